@@ -2,9 +2,6 @@
 
 mod blocks;
 
-use std::future::poll_fn;
-use std::task::Poll;
-
 use axum::response::Response;
 use gyrus::tools::{ToolChoice, Tools};
 use serde_json::{Value, json};
@@ -15,7 +12,7 @@ use crate::fields::Fields;
 use crate::messages::{messages, text_of};
 use crate::routes::Call;
 use crate::running::start;
-use crate::stream::{Format, respond};
+use crate::stream::{collect, respond};
 use crate::wanted::{Wanted, WantedPrompt};
 
 /// Fields that would change the answer.
@@ -173,22 +170,7 @@ pub(crate) async fn create(call: Call) -> Result<Response, Failure> {
     if stream {
         return Ok(respond(running, format));
     }
-    let model = running.model().clone();
-    // The pieces are not sent; the message that they add up to is.
-    let mut pieces = Vec::new();
-    poll_fn(|context| {
-        loop {
-            pieces.clear();
-            match running.poll_event(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
-                Poll::Ready(Ok(None)) => return Poll::Ready(Ok(())),
-                Poll::Ready(Ok(Some(event))) => format.event(&event, &model, &mut pieces),
-            }
-        }
-    })
-    .await?;
-    format.end(&mut pieces);
+    collect(&mut running, &mut format).await?;
     Ok(json_response(&format.message()))
 }
 

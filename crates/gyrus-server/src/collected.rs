@@ -86,6 +86,8 @@ pub(crate) struct Counts {
     pub(crate) prompt: usize,
     pub(crate) cached: usize,
     pub(crate) generated: usize,
+    /// Those of the generated that wrote reasoning.
+    pub(crate) reasoning: usize,
     /// Those of the first choice, for its times.
     first: Option<Usage>,
 }
@@ -96,6 +98,7 @@ impl Counts {
         self.prompt = usage.prompt_tokens;
         self.cached = self.cached.max(usage.cached_tokens);
         self.generated += usage.generated_tokens;
+        self.reasoning += usage.reasoning_tokens;
         self.first.get_or_insert(*usage);
     }
 
@@ -112,6 +115,8 @@ impl Counts {
             "predicted_n": usage.generated_tokens,
             "predicted_ms": ms(usage.decode_time),
             "predicted_per_second": usage.decode_speed(),
+            "draft_n": usage.drafted_tokens,
+            "draft_n_accepted": usage.accepted_tokens,
         })
     }
 }

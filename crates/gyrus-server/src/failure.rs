@@ -40,6 +40,8 @@ pub(crate) enum Wire {
     Anthropic,
     Ollama,
     LlamaCpp,
+    /// text-embeddings-inference.
+    Tei,
 }
 
 impl Kind {
@@ -83,6 +85,7 @@ impl Wire {
             path if path.starts_with("/v1/messages") => Wire::Anthropic,
             path if path.starts_with("/api/") => Wire::Ollama,
             path if LLAMA_CPP.contains(&path) => Wire::LlamaCpp,
+            "/embed" | "/rerank" => Wire::Tei,
             _ => Wire::OpenAi,
         }
     }
@@ -122,6 +125,7 @@ impl Failure {
                 json!({ "type": "error", "error": { "type": kind.name(), "message": message } })
             }
             Wire::Ollama => json!({ "error": message }),
+            Wire::Tei => json!({ "error": message, "error_type": kind.name() }),
             Wire::LlamaCpp => json!({ "error":
                 { "code": kind.status().as_u16(), "message": message, "type": kind.name() } }),
         }
@@ -167,7 +171,7 @@ impl From<gyrus::Error> for Failure {
         use gyrus::Error;
         let message = error.to_string();
         match error {
-            Error::PromptTooLong { .. } => {
+            Error::PromptTooLong { .. } | Error::TextTooLong { .. } => {
                 Failure::new(Kind::Invalid, message).with_code("context_length_exceeded")
             }
             Error::Sampler(error) => {
@@ -176,6 +180,7 @@ impl From<gyrus::Error> for Failure {
             Error::Template(_)
             | Error::NoTokenizer
             | Error::EmptyPrompt
+            | Error::WrongKind { .. }
             | Error::TokenId { .. }
             | Error::Constraint(_)
             | Error::Tools(_)

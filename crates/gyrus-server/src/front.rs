@@ -15,7 +15,7 @@ use crate::failure::{Failure, Kind, Wire};
 use crate::keys::Key;
 use crate::routes::label;
 use crate::state::{Caller, Phase, State};
-use crate::{cors, random};
+use crate::{cors, page, random};
 
 /// The address of the client of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -59,8 +59,8 @@ pub(crate) async fn front(Shared(state): Shared<Arc<State>>, mut request: Reques
     let ms = started.elapsed().as_secs_f64() * 1e3;
     let shown: String = path.chars().take(100).collect();
     let trace = trace.as_deref();
-    // Checks of whether the server lives would fill the log.
-    match shown.starts_with("/health") || shown == "/metrics" {
+    // Checks of whether the server lives, and files of its pages, would fill the log.
+    match shown.starts_with("/health") || shown.ends_with("/metrics") || page::is_page(&shown) {
         true => debug!(%id, trace, %method, path = %shown, status = status.as_u16(), ms, "request"),
         false => info!(%id, trace, %method, path = %shown, status = status.as_u16(), ms, "request"),
     }
@@ -90,7 +90,8 @@ fn check(state: &State, request: &Request, id: &str) -> Result<Checked, Failure>
         let failure = Failure::new(Kind::Unavailable, "the server is shutting down");
         return Err(failure.with_retry(state.config.drain.as_secs()));
     }
-    let key = if is_health || state.keys.is_empty() { None } else { Some(authenticate(state, headers)?) };
+    let needs_key = !is_health && !page::is_page(path) && !state.keys.is_empty();
+    let key = if needs_key { Some(authenticate(state, headers)?) } else { None };
     if let Some(key) = key.as_ref().filter(|_| request.method() == Method::POST) {
         key.request()?;
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ pub(crate) struct Metrics {
     started: Instant,
     /// Responses by route and status.
     responses: Mutex<BTreeMap<(String, u16), u64>>,
-    models: Mutex<BTreeMap<String, ModelCounts>>,
+    models: Mutex<BTreeMap<String, Arc<ModelCounts>>>,
     pub(crate) first_token: Histogram,
     pub(crate) between_tokens: Histogram,
     pub(crate) queue: Histogram,
@@ -28,13 +28,15 @@ pub(crate) struct Metrics {
     pub(crate) refused: AtomicU64,
 }
 
-/// Counts of one model.
-#[derive(Debug, Clone, Copy, Default)]
+/// Counts of one model, since the server started. Tokens are counted when they come, so that rates can be seen while long
+/// answers run.
+#[derive(Debug, Default)]
 pub(crate) struct ModelCounts {
-    pub(crate) requests: u64,
-    pub(crate) prompt_tokens: u64,
-    pub(crate) cached_tokens: u64,
-    pub(crate) completion_tokens: u64,
+    /// Generations that have ended.
+    pub(crate) requests: AtomicU64,
+    pub(crate) prompt_tokens: AtomicU64,
+    pub(crate) cached_tokens: AtomicU64,
+    pub(crate) completion_tokens: AtomicU64,
 }
 
 /// A histogram of times.
@@ -60,6 +62,14 @@ impl Histogram {
     pub(crate) fn mean(&self) -> f64 {
         let count = self.count.load(Ordering::Relaxed);
         self.sum.load(Ordering::Relaxed) as f64 / 1e6 / count.max(1) as f64
+    }
+
+    /// The counts of all buckets, for readers that compute quantiles of a time span.
+    fn to_json(&self) -> Value {
+        let buckets: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
+        let count = self.count.load(Ordering::Relaxed);
+        let sum = self.sum.load(Ordering::Relaxed) as f64 / 1e6;
+        json!({ "bounds": BOUNDS, "buckets": buckets, "count": count, "sum": sum })
     }
 
     fn print(&self, out: &mut String, name: &str, help: &str) {
@@ -103,14 +113,18 @@ impl Metrics {
         *lock(&self.responses).entry((route.to_owned(), status)).or_insert(0) += 1;
     }
 
-    /// Adds the counts of a request.
-    pub(crate) fn add(&self, model: &str, counts: ModelCounts) {
-        let mut models = lock(&self.models);
-        let all = models.entry(model.to_owned()).or_default();
-        all.requests += counts.requests;
-        all.prompt_tokens += counts.prompt_tokens;
-        all.cached_tokens += counts.cached_tokens;
-        all.completion_tokens += counts.completion_tokens;
+    /// The counts of a model.
+    pub(crate) fn of(&self, model: &str) -> Arc<ModelCounts> {
+        Arc::clone(lock(&self.models).entry(model.to_owned()).or_default())
+    }
+
+    /// The numbers of responses by the first digit of their status, such as `2xx`.
+    fn by_class(&self) -> serde_json::Map<String, Value> {
+        let mut classes: BTreeMap<u16, u64> = BTreeMap::new();
+        for ((_, status), count) in lock(&self.responses).iter() {
+            *classes.entry(status / 100).or_default() += count;
+        }
+        classes.into_iter().map(|(class, count)| (format!("{class}xx"), count.into())).collect()
     }
 
     pub(crate) fn uptime(&self) -> Duration {
@@ -119,36 +133,55 @@ impl Metrics {
 
     /// The JSON of `/v1/metrics`.
     pub(crate) fn to_json(&self, now: &[Now]) -> Value {
+        // Models that are loaded but were not used yet are there too.
+        now.iter().for_each(|now| drop(self.of(&now.model)));
         let models = lock(&self.models).clone();
-        let sum = |of: fn(&ModelCounts) -> u64| models.values().map(of).sum::<u64>();
+        let sum =
+            |of: fn(&ModelCounts) -> &AtomicU64| models.values().map(|counts| get(of(counts))).sum::<u64>();
         let each = models.iter().map(|(name, counts)| {
             let mut value = json!({
-                "total_requests": counts.requests,
-                "total_prompt_tokens": counts.prompt_tokens,
-                "total_cached_tokens": counts.cached_tokens,
-                "total_completion_tokens": counts.completion_tokens,
+                "total_requests": get(&counts.requests),
+                "total_prompt_tokens": get(&counts.prompt_tokens),
+                "total_cached_tokens": get(&counts.cached_tokens),
+                "total_completion_tokens": get(&counts.completion_tokens),
             });
-            if let Some(now) = now.iter().find(|now| now.model == *name) {
-                value["running"] = now.statistics.running.into();
-                value["waiting"] = now.statistics.waiting.into();
-                value["kv_blocks"] = now.statistics.blocks.into();
-                value["kv_blocks_used"] = now.statistics.used_blocks.into();
-                value["hit_rate"] = now.statistics.hit_rate().into();
-                value["memory_bytes"] = now.bytes.into();
+            if let Some(Now { statistics, bytes, .. }) = now.iter().find(|now| now.model == *name) {
+                for (name, figure) in [
+                    ("running", statistics.running),
+                    ("waiting", statistics.waiting),
+                    ("kv_blocks", statistics.blocks),
+                    ("kv_blocks_used", statistics.used_blocks),
+                    ("preemptions", statistics.preemptions),
+                    ("drafted_tokens", statistics.drafted_tokens),
+                    ("accepted_tokens", statistics.accepted_tokens),
+                    ("memory_bytes", *bytes),
+                ] {
+                    value[name] = figure.into();
+                }
+                value["hit_rate"] = statistics.hit_rate().into();
             }
             (name.clone(), value)
         });
+        let each: serde_json::Map<String, Value> = each.collect();
+        let now_sum =
+            |of: fn(&gyrus::Statistics) -> u64| now.iter().map(|now| of(&now.statistics)).sum::<u64>();
         json!({
-            "total_requests": sum(|counts| counts.requests),
-            "total_prompt_tokens": sum(|counts| counts.prompt_tokens),
-            "total_cached_tokens": sum(|counts| counts.cached_tokens),
-            "total_completion_tokens": sum(|counts| counts.completion_tokens),
+            "total_requests": sum(|counts| &counts.requests),
+            "total_prompt_tokens": sum(|counts| &counts.prompt_tokens),
+            "total_cached_tokens": sum(|counts| &counts.cached_tokens),
+            "total_completion_tokens": sum(|counts| &counts.completion_tokens),
+            "running": now_sum(|statistics| statistics.running),
+            "waiting": now_sum(|statistics| statistics.waiting),
             "uptime_seconds": self.uptime().as_secs_f64(),
-            "disconnected": self.disconnected.load(Ordering::Relaxed),
-            "connections": self.connections.load(Ordering::Relaxed),
+            "disconnected": get(&self.disconnected),
+            "connections": get(&self.connections),
+            "connections_refused": get(&self.refused),
+            "responses": self.by_class(),
             "first_token_seconds_mean": self.first_token.mean(),
             "between_tokens_seconds_mean": self.between_tokens.mean(),
-            "models": each.collect::<serde_json::Map<String, Value>>(),
+            "first_token_seconds": self.first_token.to_json(),
+            "between_tokens_seconds": self.between_tokens.to_json(),
+            "models": each,
         })
     }
 
@@ -186,17 +219,19 @@ impl Metrics {
             let _ = writeln!(out, "{name} {value}");
         }
         let models = lock(&self.models).clone();
-        type Counted = (&'static str, &'static str, fn(&ModelCounts) -> u64);
+        type Counted = (&'static str, &'static str, fn(&ModelCounts) -> &AtomicU64);
         const COUNTED: [Counted; 4] = [
-            ("gyrus_requests_total", "Generations.", |counts| counts.requests),
-            ("gyrus_prompt_tokens_total", "Tokens of prompts.", |counts| counts.prompt_tokens),
-            ("gyrus_cached_tokens_total", "Tokens of prompts from the cache.", |counts| counts.cached_tokens),
-            ("gyrus_generated_tokens_total", "Generated tokens.", |counts| counts.completion_tokens),
+            ("gyrus_requests_total", "Generations that have ended.", |counts| &counts.requests),
+            ("gyrus_prompt_tokens_total", "Tokens of prompts.", |counts| &counts.prompt_tokens),
+            ("gyrus_cached_tokens_total", "Tokens of prompts from the cache.", |counts| {
+                &counts.cached_tokens
+            }),
+            ("gyrus_generated_tokens_total", "Generated tokens.", |counts| &counts.completion_tokens),
         ];
         for (name, help, of) in COUNTED {
             head(&mut out, name, "counter", help);
             for (model, counts) in &models {
-                let _ = writeln!(out, "{name}{{model=\"{}\"}} {}", escaped(model), of(counts));
+                let _ = writeln!(out, "{name}{{model=\"{}\"}} {}", escaped(model), get(of(counts)));
             }
         }
         type Gauge = (&'static str, &'static str, fn(&Now) -> u64);
@@ -221,6 +256,10 @@ impl Metrics {
     }
 }
 
+fn get(count: &AtomicU64) -> u64 {
+    count.load(Ordering::Relaxed)
+}
+
 /// A label's value.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
@@ -240,7 +279,7 @@ mod tests {
         metrics.first_token.add(Duration::from_millis(2));
         metrics.first_token.add(Duration::from_secs(100));
         metrics.response("/v1/models", 200);
-        metrics.add("a\"b", ModelCounts { requests: 1, completion_tokens: 7, ..ModelCounts::default() });
+        metrics.of("a\"b").completion_tokens.fetch_add(7, Ordering::Relaxed);
         let text = metrics.to_text(&[], 3);
         for line in [
             "gyrus_first_token_seconds_bucket{le=\"0.001\"} 0",
@@ -252,6 +291,11 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
         }
-        assert_eq!(metrics.to_json(&[])["models"]["a\"b"]["total_completion_tokens"], 7);
+        let json = metrics.to_json(&[]);
+        assert_eq!(json["models"]["a\"b"]["total_completion_tokens"], 7);
+        assert_eq!(
+            (&json["responses"]["2xx"], &json["first_token_seconds"]["count"]),
+            (&1.into(), &2.into())
+        );
     }
 }

@@ -49,9 +49,9 @@ pub(crate) async fn load(call: Call) -> Result<Response, Failure> {
     let name = fields.string("model")?.ok_or_else(|| Failure::field("model", "it is missing"))?;
     fields.finish()?;
     let listed = call.state.find(&call.caller, &name).await?;
-    let lease = call.state.models.lease(&listed).await?;
-    let context = lease.model().context();
-    Ok(json_response(&json!({ "id": lease.name(), "status": "ready", "context": context.tokens })))
+    let lease = call.state.models.lease_any(&listed).await?;
+    let tokens = lease.served().tokens();
+    Ok(json_response(&json!({ "id": lease.name(), "status": "ready", "context": tokens })))
 }
 
 /// `/v1/models/unload`.
@@ -70,6 +70,9 @@ pub(crate) async fn metrics(call: Call) -> Result<Response, Failure> {
     let state = Arc::clone(&call.state);
     let mut metrics = state.metrics.to_json(&state.now());
     metrics["in_flight"] = state.gate.taken().into();
+    metrics["parallel"] = state.config.parallel.into();
+    metrics["queue"] = state.config.queue.into();
+    metrics["version"] = env!("CARGO_PKG_VERSION").into();
     Ok(json_response(&metrics))
 }
 

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::failure::{Failure, Kind, Wire};
 use crate::state::{Caller, State};
-use crate::{anthropic, body, health, llama_cpp, native, ollama, openai, openapi};
+use crate::{anthropic, body, health, llama_cpp, native, ollama, openai, openapi, page, tei};
 
 /// A request whose sender is known and whose body was read.
 pub(crate) struct Call {
@@ -54,6 +54,10 @@ macro_rules! route {
 /// All routes.
 #[rustfmt::skip]
 pub(crate) static ROUTES: &[Route] = &[
+    route!(GET "/", "Page: chat in the browser", [], false, page::chat),
+    route!(GET "/status", "Page: what the server does now", [], false, page::status),
+    route!(GET "/page/{*file}", "Page: files of the pages", [], false, page::file),
+
     route!(GET "/health", "Whether the server is alive and ready", [], false, health::health),
     route!(GET "/health/live", "Whether the server is alive", [], false, health::live),
     route!(GET "/health/ready", "Whether the server takes requests", [], false, health::ready),
@@ -63,8 +67,10 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(POST "/v1/chat/completions", "OpenAI: answer a conversation", ["messages"], true, openai::chat::create),
     route!(POST "/v1/completions", "OpenAI: complete a prompt", ["prompt"], true, openai::completions::create),
     route!(POST "/v1/responses", "OpenAI: answer an input", ["input"], true, openai::responses::create),
-    route!(POST "/v1/embeddings", "OpenAI: refused until a model can embed", [], false, openai::embeddings),
-    route!(POST "/v1/audio/transcriptions", "OpenAI: refused until a model can listen", [], false, openai::transcriptions),
+    route!(POST "/v1/embeddings", "OpenAI: compute vectors of texts", ["input"], true, openai::embeddings::create),
+    route!(POST "/v1/rerank", "Jina, Cohere: order documents by relevance", ["query", "documents"], true, openai::embeddings::rerank),
+    route!(POST "/v1/audio/transcriptions", "OpenAI: write what is said in a recording (multipart/form-data)", [], true, openai::audio::transcribe),
+    route!(POST "/v1/audio/translations", "OpenAI: translate what is said to English (multipart/form-data)", [], true, openai::audio::translate),
     route!(GET "/v1/models", "OpenAI: list the models", [], false, openai::models::list),
     route!(GET "/v1/models/{*id}", "OpenAI: describe a model", [], false, openai::models::show),
 
@@ -78,8 +84,8 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(GET "/api/ps", "Ollama: list loaded models", [], false, ollama::manage::ps),
     route!(GET "/api/version", "Ollama: the version", [], false, ollama::manage::version),
     route!(POST "/api/pull", "Ollama: download a model", ["model"], false, ollama::manage::pull),
-    route!(POST "/api/embed", "Ollama: refused until a model can embed", [], false, ollama::manage::embed),
-    route!(POST "/api/embeddings", "Ollama: refused until a model can embed", [], false, ollama::manage::embed),
+    route!(POST "/api/embed", "Ollama: compute vectors of texts", ["model", "input"], true, ollama::embed::embed),
+    route!(POST "/api/embeddings", "Ollama: compute the vector of a text", ["model", "prompt"], true, ollama::embed::embeddings),
 
     route!(GET "/props", "llama.cpp: the default model and its settings", [], false, llama_cpp::props),
     route!(GET "/slots", "llama.cpp: what runs", [], false, llama_cpp::slots),
@@ -88,6 +94,9 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(POST "/tokenize", "llama.cpp: encode text", ["content"], false, llama_cpp::tokenize),
     route!(POST "/detokenize", "llama.cpp: decode tokens", ["tokens"], false, llama_cpp::detokenize),
     route!(POST "/apply-template", "llama.cpp: the prompt of a conversation", ["messages"], false, llama_cpp::apply_template),
+
+    route!(POST "/embed", "TEI: compute vectors of texts", ["inputs"], true, tei::embed),
+    route!(POST "/rerank", "TEI: order texts by relevance", ["query", "texts"], true, tei::rerank),
 
     route!(POST "/v1/tokenize", "Encode text", ["text"], false, native::tokenize),
     route!(POST "/v1/models/load", "Load a model", ["model"], false, native::load),
@@ -144,8 +153,9 @@ async fn unknown(request: Request) -> Response {
 
 async fn wrong_method(request: Request) -> Response {
     let path = request.uri().path();
+    let label = label(path);
     let methods: Vec<&str> =
-        ROUTES.iter().filter(|route| route.path == path).map(|route| route.method.as_str()).collect();
+        ROUTES.iter().filter(|route| route.path == label).map(|route| route.method.as_str()).collect();
     Failure::new(Kind::Method, format!("{path} takes {}", methods.join(" and "))).response(Wire::of(path))
 }
 

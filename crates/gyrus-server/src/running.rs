@@ -117,6 +117,7 @@ struct Meter {
     state: Arc<State>,
     caller: Arc<Caller>,
     model: String,
+    counts: Arc<ModelCounts>,
     started: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
@@ -130,6 +131,7 @@ struct Meter {
 impl Meter {
     fn new(state: Arc<State>, caller: Arc<Caller>, model: &str, started: Instant) -> Meter {
         Meter {
+            counts: state.metrics.of(model),
             state,
             caller,
             model: model.to_owned(),
@@ -146,9 +148,14 @@ impl Meter {
 
     fn see(&mut self, event: &Event<'_>) {
         match event {
-            Event::Prompt { choice: 0, tokens, cached } => (self.prompt, self.cached) = (*tokens, *cached),
+            Event::Prompt { choice: 0, tokens, cached } => {
+                (self.prompt, self.cached) = (*tokens, *cached);
+                self.counts.prompt_tokens.fetch_add(*tokens as u64, Ordering::Relaxed);
+                self.counts.cached_tokens.fetch_add(*cached as u64, Ordering::Relaxed);
+            }
             Event::Token { choice, .. } => {
                 self.generated += 1;
+                self.counts.completion_tokens.fetch_add(1, Ordering::Relaxed);
                 if *choice == 0 {
                     let now = Instant::now();
                     let metrics = &self.state.metrics;
@@ -178,13 +185,7 @@ impl Drop for Meter {
         if let Some(usage) = &self.usage {
             metrics.queue.add(usage.queue_time);
         }
-        let counts = ModelCounts {
-            requests: 1,
-            prompt_tokens: self.prompt as u64,
-            cached_tokens: self.cached as u64,
-            completion_tokens: self.generated as u64,
-        };
-        metrics.add(&self.model, counts);
+        self.counts.requests.fetch_add(1, Ordering::Relaxed);
         if let Some(key) = &self.caller.key {
             key.count(self.prompt + self.generated);
         }

@@ -44,16 +44,10 @@ const MIROSTAT: &[Parameter] = &[
 ];
 
 /// Samplers of other engines. A request that uses one is refused.
-const UNSUPPORTED: &[&str] = &[
-    "tfs_z",
-    "top_a",
-    "min_tokens",
-    "bad_words",
-    "use_beam_search",
-    "length_penalty",
-    "dry_sequence_breakers",
-    "samplers",
-];
+const UNSUPPORTED: &[&str] = &["top_a", "min_tokens", "bad_words", "use_beam_search", "samplers"];
+
+/// The same of samplers that are off at 1, which clients send by default.
+const OFF_AT_ONE: &[&str] = &["tfs_z", "length_penalty"];
 
 /// Parameters that change nothing here.
 const WITHOUT_EFFECT: &[&str] = &["penalize_nl"];
@@ -86,6 +80,13 @@ impl SamplerFields {
             }
         }
         let logit_bias = logit_bias(fields)?;
+        for name in OFF_AT_ONE {
+            if let Some(value) = fields.number(name)?.filter(|value| *value != 1.0) {
+                let failure =
+                    fields.wrong(name, format!("only 1 is supported, which turns it off, not {value}"));
+                return Err(failure.with_code("unsupported_parameter"));
+            }
+        }
         fields.refuse(UNSUPPORTED)?;
         fields.ignore(WITHOUT_EFFECT);
         // A negative seed of llama.cpp and Ollama is a random one; OpenAI's may be any number.
@@ -180,7 +181,14 @@ mod tests {
 
     #[test]
     fn other_samplers_are_refused_by_name() {
-        for (body, name) in [(r#"{"mirostat": 1}"#, "mirostat"), (r#"{"tfs_z": 0.9}"#, "tfs_z")] {
+        let mut off = Fields::parse(br#"{"tfs_z": 1, "length_penalty": 1.0, "top_a": 0}"#).unwrap();
+        SamplerFields::take(&mut off).unwrap();
+        off.finish().unwrap();
+        for (body, name) in [
+            (r#"{"mirostat": 1}"#, "mirostat"),
+            (r#"{"tfs_z": 0.9}"#, "tfs_z"),
+            (r#"{"top_a": 0.2}"#, "top_a"),
+        ] {
             let mut fields = Fields::parse(body.as_bytes()).unwrap();
             assert_eq!(SamplerFields::take(&mut fields).unwrap_err().param.as_deref(), Some(name));
         }

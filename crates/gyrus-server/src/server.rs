@@ -55,6 +55,8 @@ impl Server {
         ready: impl FnOnce(SocketAddr),
     ) -> Result<(), SetupError> {
         let Server { state, runtime } = self;
+        // A server runs for long, and its models come and go.
+        gyrus::return_large_buffers();
         let served = runtime.block_on(async {
             let address = state.config.listen;
             let wrong = |source| SetupError::Listen { address, source };

@@ -1,6 +1,6 @@
 //! Answers as they come: server-sent events, or lines of JSON.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -140,4 +140,25 @@ impl<F: Format> http_body::Body for Streaming<F> {
         }
         Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))))
     }
+}
+
+/// Gives all events of an answer to a format that also adds them up, for a client that wants the whole answer. What it
+/// writes for streams is dropped.
+pub(crate) async fn collect(running: &mut Running, format: &mut impl Format) -> Result<(), Failure> {
+    let model = running.model().clone();
+    let mut pieces = Vec::new();
+    poll_fn(|context| {
+        loop {
+            pieces.clear();
+            match running.poll_event(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
+                Poll::Ready(Ok(None)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(Some(event))) => format.event(&event, &model, &mut pieces),
+            }
+        }
+    })
+    .await?;
+    format.end(&mut pieces);
+    Ok(())
 }

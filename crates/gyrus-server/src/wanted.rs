@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gyrus::constrain::Source;
 use gyrus::tools::{ToolChoice, Tools};
-use gyrus::{Message, Model, Prompt, Request};
+use gyrus::{Message, Model, Prompt, Request, Speculation};
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
@@ -33,6 +33,10 @@ pub(crate) struct Wanted {
     pub(crate) time_limit: Option<Duration>,
     pub(crate) priority: i32,
     pub(crate) keep_alive: Option<KeepAlive>,
+    /// Whether tokens are guessed and verified several at once. The answer is the same.
+    pub(crate) speculate: bool,
+    /// Texts that DRY's repetitions do not reach over.
+    pub(crate) dry_breakers: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone)]
@@ -53,6 +57,8 @@ pub(crate) enum WantedPrompt {
 const MOST_STOPS: usize = 64;
 /// The most bytes of a stop string.
 const LONGEST_STOP: usize = 4096;
+/// The most breakers of a request, as the engine has it.
+const MOST_BREAKERS: usize = 64;
 
 impl Wanted {
     /// A generation with everything as it is by default.
@@ -75,6 +81,8 @@ impl Wanted {
             time_limit: None,
             priority: 0,
             keep_alive: None,
+            speculate: false,
+            dry_breakers: None,
         }
     }
 
@@ -98,6 +106,8 @@ impl Wanted {
             self.keep_alive =
                 Some(KeepAlive::from_json(&value).map_err(|why| fields.wrong("keep_alive", why))?);
         }
+        self.speculate = fields.boolean("speculate")?.unwrap_or(false);
+        self.dry_breakers = fields.strings("dry_sequence_breakers", MOST_BREAKERS)?;
         // The cache of prefixes is shared by all requests of a key; there is nothing to switch per request.
         fields.ignore(&["cache_prompt", "id_slot", "n_keep", "slot_id", "samplers", "n_probs_sum"]);
         Ok(())
@@ -179,6 +189,12 @@ impl Wanted {
         }
         if let Some(limit) = self.time_limit {
             request = request.time_limit(limit);
+        }
+        if self.speculate {
+            request = request.speculation(Speculation::Lookup);
+        }
+        if let Some(texts) = self.dry_breakers {
+            request = request.dry_breakers(texts);
         }
         Ok(request)
     }

@@ -146,7 +146,21 @@ fn ollama_answers_equal_the_library() {
         (&tags["models"][0]["name"], &tags["models"][0]["size"]),
         (&json!("tales"), &json!(7_533_216))
     );
+    // What the source knows of a model, and nothing that it does not.
+    let described = json!({ "parent_model": "", "format": "gguf", "family": "llama", "families": ["llama"],
+        "parameter_size": "7.00M", "quantization_level": "Q8_0" });
+    let unknown = json!({ "parent_model": "", "format": "", "family": "", "families": [],
+        "parameter_size": "", "quantization_level": "" });
+    assert_eq!((&tags["models"][0]["details"], &tags["models"][1]["details"]), (&described, &unknown));
+    assert_eq!(
+        (&tags["models"][0]["digest"], &tags["models"][1]["digest"]),
+        (&json!("ab".repeat(32)), &json!(""))
+    );
     let ps = get(server.address, "/api/ps").json();
+    assert_eq!(
+        (&ps["models"][0]["details"], &ps["models"][0]["digest"]),
+        (&described, &tags["models"][0]["digest"])
+    );
     assert_eq!(
         (ps["models"].as_array().unwrap().len(), &ps["models"][0]["context_length"]),
         (1, &json!(512))
@@ -156,7 +170,13 @@ fn ollama_answers_equal_the_library() {
         show["model_info"]["general.architecture"].is_string() && show["capabilities"].is_array(),
         "{show}"
     );
-    assert!(get(server.address, "/api/version").json()["version"].is_string());
+    assert_eq!(
+        (&show["details"], &show["model_info"]["general.parameter_count"]),
+        (&described, &json!(7_000_000))
+    );
+    let version = get(server.address, "/api/version").json();
+    assert!(version["version"].is_string());
+    assert_eq!(version["gyrus"], env!("CARGO_PKG_VERSION"));
     let pulled = post(server.address, "/api/pull", &json!({ "model": "remote" })).lines();
     assert_eq!((&pulled[0]["status"], &pulled[1]["total"]), (&json!("pulling manifest"), &json!(100)));
     assert!(pulled.last().unwrap()["error"].as_str().unwrap().contains("cannot be had"));
@@ -235,7 +255,7 @@ fn the_description_has_the_routes_that_there_are() {
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().unwrap() {
             ids.push(operation["operationId"].as_str().unwrap().to_owned());
-            let path = path.replace("{id}", "tales");
+            let path = path.replace("{id}", "tales").replace("{file}", "chat.js");
             let reply = receive(send(server.address, &method.to_uppercase(), &path, &[], b"{\"x\": 1}"));
             // A route that is there refuses the body, or answers; none is unknown.
             assert!(

@@ -213,7 +213,8 @@ fn models_are_listed_and_typos_are_answered_with_names() {
     let list = get(server.address, "/v1/models").json();
     let ids: Vec<&str> =
         list["data"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
-    assert_eq!(ids, ["tales", "second", "broken", "gpt-4o"], "a model that is not there is not listed");
+    let listed = ["tales", "second", "broken", "bert", "ranker", "whisper", "gpt-4o"];
+    assert_eq!(ids, listed, "a model that is not there is not listed");
     assert_eq!(list["data"][0]["status"], "unloaded");
     let body = |model: &str| json!({ "model": model, "prompt": "The", "max_tokens": 1 });
     for (model, status, part) in [
@@ -234,10 +235,10 @@ fn models_are_listed_and_typos_are_answered_with_names() {
     }
     assert_eq!(get(server.address, "/v1/models/tales").json()["status"], "ready");
     assert_eq!(get(server.address, "/v1/models/talse").status, 404);
-    for path in ["/v1/embeddings", "/v1/audio/transcriptions"] {
-        let reply = post(server.address, path, &json!({ "model": "tales", "input": "x" }));
-        assert_eq!((reply.status, reply.json()["error"]["param"].as_str()), (400, Some("model")));
-    }
+    let reply = post(server.address, "/v1/embeddings", &json!({ "model": "tales", "input": "x" }));
+    assert_eq!((reply.status, reply.json()["error"]["param"].as_str()), (400, Some("model")));
+    let reply = post(server.address, "/v1/completions", &body("bert"));
+    assert_eq!((reply.status, reply.json()["error"]["param"].as_str()), (400, Some("model")));
 }
 
 #[test]
@@ -254,6 +255,11 @@ fn responses_equal_the_library_streamed_or_not() {
     assert_eq!(whole["status"], "incomplete");
     assert_eq!(whole["incomplete_details"]["reason"], "max_output_tokens");
     assert_eq!(whole["usage"]["output_tokens"], 24);
+    assert_eq!(
+        (&whole["temperature"], &whole["top_p"], &whole["instructions"], &whole["max_output_tokens"]),
+        (&json!(0.9), &Value::Null, &json!("Be brief."), &json!(24))
+    );
+    assert_eq!((&whole["tool_choice"], &whole["tools"]), (&json!("auto"), &json!([])));
     body["stream"] = true.into();
     let events = post(server.address, "/v1/responses", &body).events();
     let parsed: Vec<Value> = events.iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
@@ -277,4 +283,85 @@ fn responses_equal_the_library_streamed_or_not() {
     let refused =
         post(server.address, "/v1/responses", &json!({ "input": "x", "previous_response_id": "resp_1" }));
     assert_eq!(refused.json()["error"]["param"], "previous_response_id");
+}
+
+/// What a response says of its request is the request's own.
+#[test]
+fn responses_repeat_their_requests() {
+    let Some(server) = start(config()) else { return };
+    let body = json!({
+        "input": "Hello", "max_output_tokens": 3, "top_p": 0.5, "parallel_tool_calls": false, "tool_choice": "none",
+        "tools": [{ "type": "function", "name": "f", "parameters": { "type": "object" } }],
+        "metadata": { "a": "b" }, "text": { "format": { "type": "json_object" } },
+    });
+    let whole = post(server.address, "/v1/responses", &body).json();
+    for name in
+        ["top_p", "parallel_tool_calls", "tool_choice", "tools", "metadata", "text", "max_output_tokens"]
+    {
+        assert_eq!(whole[name], body[name], "{name}: {whole}");
+    }
+    assert_eq!(whole["store"], false);
+}
+
+#[test]
+fn tokens_of_reasoning_are_counted() {
+    let folder = gyrus_testkit::tempfile::tempdir().unwrap();
+    let template = "{{ messages[-1].content }}{% if enable_thinking %}\n<think>\n{% endif %}{# </think> #}";
+    let Some(source) = TestSource::with_template(template, folder.path()) else { return };
+    let server = start_with(config(), source);
+    let mut body = json!({ "messages": [{ "role": "user", "content": "A colour?" }], "max_tokens": 12,
+        "chat_template_kwargs": { "enable_thinking": true } });
+    let whole = post(server.address, "/v1/chat/completions", &body).json();
+    assert!(!whole["choices"][0]["message"]["reasoning_content"].as_str().unwrap().is_empty(), "{whole}");
+    assert_eq!(whole["usage"]["completion_tokens_details"]["reasoning_tokens"], 12, "{whole}");
+    // Reasoning that ends, and the answer behind it.
+    body = json!({ "messages": body["messages"], "regex": "<think>red</think>green" });
+    let whole = post(server.address, "/v1/chat/completions", &body).json();
+    let message = &whole["choices"][0]["message"];
+    assert_eq!(
+        (&message["reasoning_content"], &message["content"]),
+        (&json!("red"), &json!("green")),
+        "{whole}"
+    );
+    let counted = whole["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap();
+    assert!(counted > 0 && counted < whole["usage"]["completion_tokens"].as_u64().unwrap(), "{whole}");
+    // Reasoning that is cut off within white space, which is not told.
+    let cut = json!({ "messages": body["messages"], "regex": "<think>red\\n{60}", "max_tokens": 30 });
+    let whole = post(server.address, "/v1/chat/completions", &cut).json();
+    assert_eq!(whole["choices"][0]["message"]["reasoning_content"], "red", "{whole}");
+    assert_eq!(whole["usage"]["completion_tokens_details"]["reasoning_tokens"], 30, "{whole}");
+    let body = json!({ "input": "A colour?", "regex": "<think>red</think>green" });
+    let whole = post(server.address, "/v1/responses", &body).json();
+    assert_eq!(whole["usage"]["output_tokens_details"]["reasoning_tokens"], counted, "{whole}");
+    let shown = post(server.address, "/api/show", &json!({ "model": "tales" })).json();
+    assert_eq!(shown["capabilities"], json!(["completion", "thinking"]));
+}
+
+#[test]
+fn speculation_changes_no_token_and_breakers_reach_the_sampler() {
+    let Some(source) = TestSource::tales() else { return };
+    let model = source.model();
+    let server = start_with(config(), source);
+    let ask = |more: Value| {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "Tell me of a fox." }], "max_tokens": 100,
+            "temperature": 0 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let whole = post(server.address, "/v1/chat/completions", &body).json();
+        let text = whole["choices"][0]["message"]["content"].as_str().map(str::to_owned);
+        (text.unwrap_or_else(|| panic!("{whole}")), whole)
+    };
+    let plain = ask(json!({}));
+    assert_eq!(plain.1["timings"]["draft_n"], 0);
+    let speculative = ask(json!({ "speculate": true }));
+    assert_eq!(plain.0, speculative.0);
+    let dry = json!({ "dry_multiplier": 5.0, "dry_allowed_length": 1, "dry_sequence_breakers": ["zebra"] });
+    let mut greedy =
+        Sampler { top_k: 40, top_p: 0.95, min_p: 0.05, penalty_window: 64, ..Sampler::default() };
+    (greedy.temperature, greedy.dry.multiplier, greedy.dry.allowed_length) = (0.0, 5.0, 1);
+    let request = Request::messages([Message::user("Tell me of a fox.")]).max_tokens(100).sampler(greedy);
+    let expected = answer(&model, request.clone().dry_breakers(["zebra".to_owned()]))[0].clone();
+    assert_eq!(ask(dry).0, expected);
+    assert_ne!(expected, answer(&model, request)[0], "the breakers make no difference here");
+    let wrong = json!({ "messages": [{ "role": "user", "content": "x" }], "dry_multiplier": 1.0, "dry_sequence_breakers": [""] });
+    assert_eq!(post(server.address, "/v1/chat/completions", &wrong).status, 400);
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::client::{get, post, receive, receive_head, send};
-use common::{TestSource, config, start_with};
+use common::{Running, TestSource, config, start_with};
 use gyrus::{Event, Request, Sampler};
 use gyrus_server::Config;
 use gyrus_testkit::cases;
@@ -31,7 +31,14 @@ fn expected(model: &gyrus::Model, seed: u64) -> String {
     text
 }
 
-/// `GYRUS_CASES=10000` is the long form.
+/// The time in which threads start, and the allocator's arenas become as large as they will be.
+const WARM_UP: Duration = Duration::from_secs(240);
+
+/// The most by which resident memory may grow over the rest of a soak.
+const MOST_GROWTH: f64 = 1.03;
+
+/// `GYRUS_CASES=10000` is the long form. `GYRUS_SOAK_SECONDS` repeats it for so long, and holds the resident memory of the last
+/// tenth of the time to that of the first tenth after a warm-up: the median of all rounds, each after its models were unloaded.
 #[test]
 fn every_finished_answer_is_the_librarys() {
     let Some(source) = TestSource::tales() else { return };
@@ -39,7 +46,44 @@ fn every_finished_answer_is_the_librarys() {
     let texts: Vec<String> = (0..SEEDS).map(|seed| expected(&model, seed)).collect();
     drop(model);
     let server = start_with(Config { parallel: 4, queue: 5, ..config() }, source);
-    let all = cases(240);
+    requests(&server, &texts, cases(240));
+    let Some(soak) = std::env::var("GYRUS_SOAK_SECONDS").ok().map(|seconds| seconds.parse().unwrap()) else {
+        return;
+    };
+    let (started, soak) = (Instant::now(), Duration::from_secs(soak));
+    let mut resident: Vec<(Duration, u64)> = Vec::new();
+    while started.elapsed() < soak {
+        requests(&server, &texts, cases(240));
+        // How much of a cache was touched depends on when its model was loaded.
+        for model in ["tales", "second"] {
+            let unloaded = post(server.address, "/v1/models/unload", &json!({ "model": model }));
+            assert_eq!(unloaded.status, 200, "{}", unloaded.text());
+        }
+        let (at, bytes) = (started.elapsed(), resident_bytes());
+        resident.push((at, bytes));
+        println!("{:.0} s, round {}: {bytes} bytes resident", at.as_secs_f64(), resident.len());
+    }
+    let median = |from: Duration, to: Duration| {
+        let mut within: Vec<u64> =
+            resident.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, bytes)| *bytes).collect();
+        within.sort_unstable();
+        *within.get(within.len() / 2).expect("a round takes less than a tenth of the soak")
+    };
+    let warm = WARM_UP.min(soak / 2);
+    let (first, last) = (median(warm, warm + soak / 10), median(soak * 9 / 10, Duration::MAX));
+    println!("{} requests, {first} bytes resident at first, {last} at last", resident.len() * cases(240));
+    assert!(last as f64 <= MOST_GROWTH * first as f64, "from {first} to {last} bytes resident");
+}
+
+/// The memory of this process that is resident.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a soak runs on Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+}
+
+/// Sends so many requests, and waits until everything has returned to the start.
+fn requests(server: &Running, texts: &[String], all: usize) {
     let (next, finished, full, cut) =
         (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let client = || {

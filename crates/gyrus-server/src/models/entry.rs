@@ -7,6 +7,7 @@ use std::time::Instant;
 use gyrus::{Driver, Model};
 use tokio::sync::watch;
 
+use super::served::Served;
 use crate::failure::Failure;
 use crate::keep_alive::KeepAlive;
 
@@ -37,11 +38,11 @@ enum Phase {
     Unloading(Loaded),
 }
 
-/// A loaded model and the thread that runs its scheduler. The thread ends first.
+/// A loaded model and the thread that runs its scheduler, if it has one. The thread ends first.
 pub(crate) struct Loaded {
     #[allow(dead_code, reason = "it runs the scheduler until it is dropped")]
-    driver: Driver,
-    pub(crate) model: Model,
+    driver: Option<Driver>,
+    pub(crate) served: Served,
     pub(crate) bytes: u64,
 }
 
@@ -58,7 +59,7 @@ pub(crate) enum StateName {
 /// What somebody who wants the model has to do.
 pub(crate) enum Claim {
     /// The model is held; [`Entry::release`] gives it back.
-    Held(Model),
+    Held(Served),
     /// It has to be loaded, as attempt number.
     Load(u64),
     /// It is being loaded, as attempt number, or unloaded: wait for a change.
@@ -68,9 +69,9 @@ pub(crate) enum Claim {
 }
 
 impl Loaded {
-    pub(crate) fn new(model: Model) -> Result<Loaded, gyrus::Error> {
-        let bytes = model.weight_bytes() + model.context().cache_bytes;
-        Ok(Loaded { driver: model.drive()?, model, bytes })
+    pub(crate) fn new(served: Served) -> Result<Loaded, gyrus::Error> {
+        let driver = served.model().map(Model::drive).transpose()?;
+        Ok(Loaded { driver, bytes: served.bytes(), served })
     }
 }
 
@@ -105,9 +106,9 @@ impl Entry {
         match &state.phase {
             Phase::Ready(loaded) => {
                 self.users.fetch_add(1, Ordering::AcqRel);
-                let model = loaded.model.clone();
+                let served = loaded.served.clone();
                 state.last_used = Instant::now();
-                Claim::Held(model)
+                Claim::Held(served)
             }
             Phase::Loading => Claim::Wait(state.attempts),
             Phase::Unloading(_) => Claim::Wait(state.attempts + 1),
@@ -215,11 +216,17 @@ impl Entry {
     }
 
     /// The model, if it is loaded, and the bytes that it takes.
-    pub(crate) fn model(&self) -> Option<(Model, u64)> {
+    pub(crate) fn served(&self) -> Option<(Served, u64)> {
         match &self.state().phase {
-            Phase::Ready(loaded) | Phase::Unloading(loaded) => Some((loaded.model.clone(), loaded.bytes)),
+            Phase::Ready(loaded) | Phase::Unloading(loaded) => Some((loaded.served.clone(), loaded.bytes)),
             Phase::Unloaded | Phase::Loading => None,
         }
+    }
+
+    /// The language model, if it is one and loaded, and the bytes that it takes.
+    pub(crate) fn model(&self) -> Option<(Model, u64)> {
+        let (served, bytes) = self.served()?;
+        Some((served.model()?.clone(), bytes))
     }
 
     pub(crate) fn last_used(&self) -> Instant {

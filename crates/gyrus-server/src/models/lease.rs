@@ -3,18 +3,19 @@ use std::sync::Arc;
 use gyrus::Model;
 
 use super::entry::Entry;
+use super::served::Served;
 use crate::keep_alive::KeepAlive;
 
 /// A model that is in use. It stays loaded until the lease is dropped.
 pub(crate) struct Lease {
     entry: Arc<Entry>,
-    model: Option<Model>,
+    served: Option<Served>,
     keep_alive: Option<KeepAlive>,
 }
 
 impl Lease {
-    pub(super) fn new(entry: Arc<Entry>, model: Model) -> Lease {
-        Lease { entry, model: Some(model), keep_alive: None }
+    pub(super) fn new(entry: Arc<Entry>, served: Served) -> Lease {
+        Lease { entry, served: Some(served), keep_alive: None }
     }
 
     /// How long the model is to stay after this use.
@@ -27,10 +28,19 @@ impl Lease {
         &self.entry.name
     }
 
-    pub(crate) fn model(&self) -> &Model {
-        match &self.model {
-            Some(model) => model,
+    /// The model, of any kind.
+    pub(crate) fn served(&self) -> &Served {
+        match &self.served {
+            Some(served) => served,
             None => unreachable!("the model is there until the lease is dropped"),
+        }
+    }
+
+    /// The language model. Leases of other kinds are taken by those who look at the kind.
+    pub(crate) fn model(&self) -> &Model {
+        match self.served() {
+            Served::Language(model) => model,
+            _ => unreachable!("a lease of a language model was taken"),
         }
     }
 }
@@ -38,7 +48,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         // Before the entry is told, so that whoever unloads it holds the last clone.
-        self.model = None;
+        self.served = None;
         self.entry.release(self.keep_alive);
     }
 }

@@ -3,9 +3,11 @@
 mod entry;
 mod lease;
 mod registry;
+mod served;
 mod source;
 
 pub(crate) use entry::StateName;
 pub(crate) use lease::Lease;
 pub(crate) use registry::Registry;
-pub use source::{Listed, Pulled, Source, SourceError};
+pub use served::Served;
+pub use source::{Details, Listed, Pulled, Source, SourceError};

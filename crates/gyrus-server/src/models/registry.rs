@@ -8,13 +8,16 @@ use tracing::{info, warn};
 
 use super::entry::{Claim, Entry, Loaded, StateName};
 use super::lease::Lease;
-use super::source::{Listed, Source};
+use super::source::{Details, Listed, Source};
 use crate::failure::{Failure, Kind};
 use crate::keep_alive::KeepAlive;
 use crate::names::nearest;
 
 /// How often idle models are looked for.
 const IDLE_TICK: Duration = Duration::from_millis(500);
+
+/// How long no model was in use when freed memory is returned to the system.
+const IDLE_BEFORE_RELEASE: Duration = Duration::from_secs(10);
 
 /// How long the source's list is used.
 const LIST_TIME: Duration = Duration::from_secs(1);
@@ -79,6 +82,14 @@ impl Registry {
         Ok(listed)
     }
 
+    /// What is in models of the list, in their order.
+    pub(crate) async fn details(&self, names: Vec<String>) -> Result<Vec<Details>, Failure> {
+        let source = self.source();
+        let read = move || names.iter().map(|name| source.details(name)).collect();
+        let read = tokio::task::spawn_blocking(read).await;
+        read.map_err(|error| Failure::server(format!("the models cannot be described: {error}")))
+    }
+
     /// Asks the source again for what it has, since that has changed.
     pub(crate) fn forget_list(&self) {
         *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -130,8 +141,20 @@ impl Registry {
         self.entries().get(name).cloned()
     }
 
-    /// Takes a model into use, and loads it if it is not loaded.
+    /// Takes a language model into use, and loads it if it is not loaded.
     pub(crate) async fn lease(self: &Arc<Registry>, listed: &Listed) -> Result<Lease, Failure> {
+        let lease = self.lease_any(listed).await?;
+        if lease.served().model().is_some() {
+            return Ok(lease);
+        }
+        let served = lease.served();
+        let message = format!("{} {}: see {}", listed.name, served.does(), served.routes());
+        let failure = Failure::new(Kind::Invalid, message).with_code("unsupported_model");
+        Err(Failure { param: Some("model".to_owned()), ..failure })
+    }
+
+    /// Takes a model of any kind into use, and loads it if it is not loaded.
+    pub(crate) async fn lease_any(self: &Arc<Registry>, listed: &Listed) -> Result<Lease, Failure> {
         let entry = self.entry(listed)?;
         let mut changes = entry.subscribe();
         let mut waited = None;
@@ -175,13 +198,12 @@ impl Registry {
             drop_elsewhere(loaded).await;
             return Err(failure);
         }
-        let context = loaded.model.context();
         info!(
             model = %entry.name,
             ms = started.elapsed().as_millis() as u64,
             bytes = loaded.bytes,
-            context = context.tokens,
-            cache_tokens = context.total_tokens,
+            context = loaded.served.tokens(),
+            cache_tokens = loaded.served.model().map(|model| model.context().total_tokens),
             "loaded"
         );
         Ok(loaded)
@@ -198,7 +220,7 @@ impl Registry {
         loop {
             let others: Vec<Arc<Entry>> =
                 self.entries().values().filter(|other| other.name != *name).cloned().collect();
-            let taken: u64 = others.iter().filter_map(|other| other.model()).map(|(_, bytes)| bytes).sum();
+            let taken: u64 = others.iter().filter_map(|other| other.served()).map(|(_, bytes)| bytes).sum();
             if taken.saturating_add(bytes) <= budget {
                 return Ok(());
             }
@@ -237,12 +259,20 @@ impl Registry {
         before
     }
 
-    /// Unloads models whose time is over, for ever.
+    /// Unloads models whose time is over, and returns memory that requests have freed once there are none, for ever.
     pub(crate) async fn unload_idle(self: Arc<Registry>) {
         let mut tick = tokio::time::interval(IDLE_TICK);
+        let mut released = Instant::now();
         loop {
             tick.tick().await;
             let entries: Vec<Arc<Entry>> = self.entries().values().cloned().collect();
+            let last_used = entries.iter().map(|entry| entry.last_used()).max();
+            let is_idle = entries.iter().all(|entry| entry.users() == 0)
+                && last_used.is_some_and(|last| last > released && last.elapsed() >= IDLE_BEFORE_RELEASE);
+            if is_idle {
+                released = Instant::now();
+                let _ = tokio::task::spawn_blocking(gyrus::release_free_memory).await;
+            }
             for entry in entries {
                 let is_over = entry.expires().is_some_and(|expires| expires <= Instant::now());
                 if is_over && entry.begin_unload(true) {
@@ -258,7 +288,11 @@ impl Registry {
     }
 }
 
-/// Frees a model on a thread that may block.
+/// Frees a model on a thread that may block, and returns its memory to the system.
 async fn drop_elsewhere(loaded: Loaded) {
-    let _ = tokio::task::spawn_blocking(move || drop(loaded)).await;
+    let free = move || {
+        drop(loaded);
+        gyrus::release_free_memory();
+    };
+    let _ = tokio::task::spawn_blocking(free).await;
 }

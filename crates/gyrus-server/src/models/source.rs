@@ -1,6 +1,6 @@
 use std::time::SystemTime;
 
-use gyrus::Model;
+use super::served::Served;
 
 /// Where a server's models come from. The server itself knows neither files nor downloads.
 ///
@@ -10,7 +10,17 @@ pub trait Source: Send + Sync + 'static {
     fn list(&self) -> Vec<Listed>;
 
     /// Loads a model of the list. It may take long.
-    fn load(&self, name: &str) -> Result<Model, SourceError>;
+    fn load(&self, name: &str) -> Result<Served, SourceError>;
+
+    /// The chat template of a model of the list that may not be loaded, if it has one and it is quick to read.
+    fn template(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    /// What is in a model of the list, as far as it is known without loading it. It may read headers of files.
+    fn details(&self, _name: &str) -> Details {
+        Details::default()
+    }
 
     /// Downloads a model of the list that is not there. `progress` gets bytes that have come, and bytes in all if they are
     /// known; it returns whether to go on.
@@ -32,6 +42,21 @@ pub struct Listed {
     pub modified: Option<SystemTime>,
     /// Which model it is, in words.
     pub description: String,
+}
+
+/// What is in a model. What is not known is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Details {
+    /// The format of its files: `gguf`, `safetensors`.
+    pub format: String,
+    /// Its architecture, as its files name it.
+    pub family: String,
+    /// The number of its weights.
+    pub parameters: u64,
+    /// The type of its weights, or the name of a mix of types: `Q4_0`, `Q4_K_M`.
+    pub quantization: String,
+    /// The SHA-256 of its file, in hexadecimal digits.
+    pub digest: Option<String>,
 }
 
 /// How far a download is.

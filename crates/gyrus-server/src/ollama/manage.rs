@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
+use gyrus::tools::knows_tools;
 use http_body::Frame;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -15,17 +16,18 @@ use tracing::{info, warn};
 
 use crate::failure::{Failure, Wire, json_response};
 use crate::fields::Fields;
-use crate::models::{Listed, Pulled};
+use crate::models::{Details, Listed, Pulled};
 use crate::routes::Call;
 use crate::stream::json_line;
 use crate::time;
 
-/// The version of Ollama's API that is followed. Clients compare it.
+/// The version of Ollama whose API is followed. Clients compare it to know what they can ask for, so it is not this
+/// server's own.
 const API_VERSION: &str = "0.12.0";
 
 /// `/api/version`.
 pub(crate) async fn version(_: Call) -> Result<Response, Failure> {
-    Ok(json_response(&json!({ "version": API_VERSION })))
+    Ok(json_response(&json!({ "version": API_VERSION, "gyrus": env!("CARGO_PKG_VERSION") })))
 }
 
 /// `/api/tags`.
@@ -33,11 +35,13 @@ pub(crate) async fn tags(call: Call) -> Result<Response, Failure> {
     let listed = call.state.models.list().await?;
     let allowed =
         |one: &&Listed| one.is_present && call.caller.key.as_ref().is_none_or(|key| key.allows(&one.name));
+    let listed: Vec<Listed> = listed.iter().filter(allowed).cloned().collect();
+    let details = call.state.models.details(listed.iter().map(|one| one.name.clone()).collect()).await?;
     let models: Vec<Value> = listed
         .iter()
-        .filter(allowed)
-        .map(|one| {
-            let mut value = describe(&call, one);
+        .zip(&details)
+        .map(|(one, details)| {
+            let mut value = describe(one, details);
             value["modified_at"] = time::of(one.modified.unwrap_or(UNIX_EPOCH)).into();
             value
         })
@@ -50,15 +54,16 @@ pub(crate) async fn ps(call: Call) -> Result<Response, Failure> {
     let listed = call.state.models.list().await?;
     let mut models = Vec::new();
     for entry in call.state.models.all() {
-        let Some((model, bytes)) = entry.model() else { continue };
+        let Some((served, bytes)) = entry.served() else { continue };
         let Some(one) = listed.iter().find(|one| one.name == entry.name) else { continue };
-        let mut value = describe(&call, one);
+        let details = call.state.models.details(vec![one.name.clone()]).await?;
+        let mut value = describe(one, &details.into_iter().next().unwrap_or_default());
         value["size"] = bytes.into();
-        value["size_vram"] = match model.device() {
+        value["size_vram"] = match served.device() {
             gyrus::DeviceInfo::Gpu { .. } => bytes.into(),
             _ => 0.into(),
         };
-        value["context_length"] = model.context().tokens.into();
+        value["context_length"] = served.tokens().into();
         let left = entry.expires().map(|at| at.saturating_duration_since(Instant::now()));
         value["expires_at"] =
             left.map_or("9999-12-31T23:59:59Z".to_owned(), |left| time::of(SystemTime::now() + left)).into();
@@ -75,48 +80,84 @@ pub(crate) async fn show(call: Call) -> Result<Response, Failure> {
     fields.ignore(&["verbose"]);
     fields.finish()?;
     let listed = call.state.find(&call.caller, &name).await?;
-    let described = describe(&call, &listed);
+    let details = call.state.models.details(vec![listed.name.clone()]).await?;
+    let details = details.into_iter().next().unwrap_or_default();
+    let described = describe(&listed, &details);
     let mut value = json!({
         "modelfile": "",
         "parameters": "",
         "template": "",
         "details": described["details"],
         "model_info": { "general.size": listed.bytes, "general.description": listed.description },
-        "capabilities": ["completion", "tools"],
         "modified_at": time::of(listed.modified.unwrap_or(UNIX_EPOCH)),
     });
+    if details.parameters > 0 {
+        value["model_info"]["general.parameter_count"] = details.parameters.into();
+    }
+    if !details.family.is_empty() {
+        value["model_info"]["general.architecture"] = details.family.clone().into();
+    }
     let loaded = call.state.models.known(&listed.name).and_then(|entry| entry.model());
+    let mut template = None;
+    let mut can_infill = false;
     if let Some((model, _)) = loaded {
         let architecture = model.config().architecture.clone();
-        value["template"] = model.chat_format().map_or(Value::Null, |format| format.source().into());
+        template = model.chat_format().ok().map(|format| format.source().to_owned());
+        let special = model.tokenizer().map(|tokenizer| tokenizer.special_ids());
+        can_infill = special.is_some_and(|ids| {
+            ids.fim_prefix.is_some() && ids.fim_suffix.is_some() && ids.fim_middle.is_some()
+        });
         value["model_info"]["general.architecture"] = architecture.clone().into();
         value["model_info"][format!("{architecture}.context_length")] = model.context().model.into();
+    } else if listed.is_present {
+        let source = call.state.models.source();
+        let read = tokio::task::spawn_blocking(move || source.template(&listed.name));
+        template = read.await.ok().flatten();
     }
+    value["capabilities"] = capabilities(template.as_deref().unwrap_or_default(), can_infill).into();
+    value["template"] = template.unwrap_or_default().into();
     Ok(json_response(&value))
 }
 
-fn describe(call: &Call, listed: &Listed) -> Value {
-    let loaded = call.state.models.known(&listed.name).and_then(|entry| entry.model());
-    let family = loaded.map_or(String::new(), |(model, _)| model.config().architecture.clone());
+/// What a model can do, by its chat template: `tools` if it writes tools into the prompt, `thinking` if it can switch
+/// reasoning; `insert` if there are tokens to fill a gap with.
+fn capabilities(template: &str, can_infill: bool) -> Vec<&'static str> {
+    let thinks = ["enable_thinking", "reasoning_effort"].iter().any(|name| template.contains(name));
+    [("completion", true), ("tools", knows_tools(template)), ("thinking", thinks), ("insert", can_infill)]
+        .into_iter()
+        .filter_map(|(name, can)| can.then_some(name))
+        .collect()
+}
+
+/// A model in a list. What is not known of it is empty.
+fn describe(listed: &Listed, details: &Details) -> Value {
+    let family = &details.family;
     json!({
         "name": listed.name,
         "model": listed.name,
         "size": listed.bytes,
-        "digest": "",
+        "digest": details.digest.as_deref().unwrap_or_default(),
         "details": {
             "parent_model": "",
-            "format": "gguf",
+            "format": details.format,
             "family": family,
-            "families": if family.is_empty() { Vec::new() } else { vec![family.clone()] },
-            "parameter_size": "",
-            "quantization_level": "",
+            "families": if family.is_empty() { Vec::new() } else { vec![family] },
+            "parameter_size": parameter_size(details.parameters),
+            "quantization_level": details.quantization,
         },
     })
 }
 
-/// `/api/embed` and `/api/embeddings`.
-pub(crate) async fn embed(_: Call) -> Result<Response, Failure> {
-    Err(Failure::field("model", "no model of this server makes embeddings"))
+/// A number of weights as Ollama writes it: `7.2B`, `134.52M`, `260K`. Empty if it is not known.
+fn parameter_size(parameters: u64) -> String {
+    let n = parameters as f64;
+    match parameters {
+        0 => String::new(),
+        1_000_000_000.. => format!("{:.1}B", n / 1e9),
+        1_000_000.. => format!("{:.2}M", n / 1e6),
+        1_000.. => format!("{:.0}K", n / 1e3),
+        _ => parameters.to_string(),
+    }
 }
 
 /// `/api/pull`: downloads a model of the catalogue, with its progress.
@@ -129,6 +170,10 @@ pub(crate) async fn pull(call: Call) -> Result<Response, Failure> {
     fields.refuse(&["insecure"])?;
     fields.finish()?;
     let listed = call.state.find(&call.caller, &name).await?;
+    let details = call.state.models.details(vec![listed.name.clone()]).await?;
+    let digest = details.into_iter().next().and_then(|details| details.digest);
+    // Clients tell the layers of a model apart by it.
+    let layer_id = digest.map_or_else(|| listed.name.clone(), |digest| format!("sha256:{digest}"));
     let (send, lines) = mpsc::channel::<Value>(64);
     let (source, models) = (call.state.models.source(), std::sync::Arc::clone(&call.state.models));
     let task = tokio::task::spawn_blocking(move || {
@@ -136,7 +181,7 @@ pub(crate) async fn pull(call: Call) -> Result<Response, Failure> {
         let _ = send.blocking_send(status("pulling manifest"));
         let layer = format!("pulling {}", listed.name);
         let mut progress = |Pulled { done, total }: Pulled| {
-            let mut line = json!({ "status": layer, "digest": listed.name, "completed": done });
+            let mut line = json!({ "status": layer, "digest": layer_id, "completed": done });
             if let Some(total) = total {
                 line["total"] = total.into();
             }
@@ -194,5 +239,24 @@ impl http_body::Body for Progress {
                 Ok(Frame::data(Bytes::from(out)))
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameter_sizes_are_ollamas() {
+        let sizes = [0, 999, 260_000, 134_515_008, 7_241_732_096].map(parameter_size);
+        assert_eq!(sizes, ["", "999", "260K", "134.52M", "7.2B"]);
+    }
+
+    #[test]
+    fn capabilities_come_from_the_template() {
+        assert_eq!(capabilities("", false), ["completion"]);
+        assert_eq!(capabilities("{% if tools %}{{ tools }}{% endif %}", false), ["completion", "tools"]);
+        assert_eq!(capabilities("{% if enable_thinking %}", true), ["completion", "thinking", "insert"]);
+        assert_eq!(capabilities("{{ toolset }}", false), ["completion"]);
     }
 }

@@ -1,5 +1,6 @@
 //! Ollama's API: `/api/chat` and `/api/generate`; the rest is in `manage`.
 
+pub(crate) mod embed;
 mod lines;
 pub(crate) mod manage;
 

@@ -1,14 +1,15 @@
 //! OpenAI's API.
 
+pub(crate) mod audio;
 pub(crate) mod chat;
 mod chunk;
 pub(crate) mod completions;
+pub(crate) mod embeddings;
 mod logprobs;
 pub(crate) mod models;
 mod response_stream;
 pub(crate) mod responses;
 
-use axum::response::Response;
 use gyrus::StopReason;
 use gyrus::constrain::Source;
 use gyrus::tools::{Call as ToolCall, ToolChoice, Tools};
@@ -18,7 +19,6 @@ use crate::collected::Counts;
 use crate::failure::Failure;
 use crate::fields::Fields;
 use crate::random;
-use crate::routes::Call;
 use crate::wanted::Wanted;
 
 /// Fields that change nothing about an answer.
@@ -33,16 +33,6 @@ const IGNORED: &[&str] = &[
     "prediction",
     "verbosity",
 ];
-
-/// `/v1/embeddings`.
-pub(crate) async fn embeddings(_: Call) -> Result<Response, Failure> {
-    Err(Failure::field("model", "no model of this server makes embeddings").with_code("unsupported_model"))
-}
-
-/// `/v1/audio/transcriptions`.
-pub(crate) async fn transcriptions(_: Call) -> Result<Response, Failure> {
-    Err(Failure::field("model", "no model of this server takes audio").with_code("unsupported_model"))
-}
 
 /// Takes a limit of tokens. Some clients write -1 for none.
 fn take_limit(fields: &mut Fields, name: &str) -> Result<Option<usize>, Failure> {
@@ -149,6 +139,7 @@ pub(crate) fn usage(counts: &Counts) -> Value {
         "completion_tokens": counts.generated,
         "total_tokens": counts.prompt + counts.generated,
         "prompt_tokens_details": { "cached_tokens": counts.cached },
+        "completion_tokens_details": { "reasoning_tokens": counts.reasoning },
     })
 }
 

@@ -44,6 +44,16 @@ fn describe(state: &State, listed: &Listed, id: &str) -> Value {
         "size": listed.bytes,
         "description": listed.description,
     });
+    let loaded = entry.as_ref().and_then(|entry| entry.served());
+    if let Some((served, bytes)) = &loaded
+        && served.model().is_none()
+    {
+        value["memory"] = (*bytes).into();
+        value["context"] = served.tokens().into();
+        value["architecture"] = served.architecture().into();
+        value["device"] = served.device().to_string().into();
+        value["does"] = served.does().into();
+    }
     if let Some((model, bytes)) = entry.and_then(|entry| entry.model()) {
         value["meta"] = json!({ "n_vocab": model.plan().vocab, "n_ctx_train": model.context().model });
         value["memory"] = bytes.into();

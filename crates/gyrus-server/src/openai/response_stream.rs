@@ -1,7 +1,7 @@
 //! The events of a response: items that open, grow and close.
 
 use gyrus::{Event, Model, StopReason};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::collected::Counts;
 use crate::failure::{Failure, Wire};
@@ -13,8 +13,8 @@ pub(super) struct ResponseStream {
     id: String,
     created: u64,
     model: String,
-    /// What the response says of its request.
-    echo: Value,
+    /// The request's own fields, which its response repeats.
+    echo: Map<String, Value>,
     /// Items that are complete, then the one that grows.
     output: Vec<Value>,
     open: Option<Open>,
@@ -33,7 +33,7 @@ enum Open {
 }
 
 impl ResponseStream {
-    pub(super) fn new(model: &str, echo: Value) -> ResponseStream {
+    pub(super) fn new(model: &str, echo: Map<String, Value>) -> ResponseStream {
         ResponseStream {
             id: random::id("resp_"),
             created: random::now(),
@@ -56,32 +56,28 @@ impl ResponseStream {
                 "input_tokens": self.counts.prompt,
                 "input_tokens_details": { "cached_tokens": self.counts.cached },
                 "output_tokens": self.counts.generated,
-                "output_tokens_details": { "reasoning_tokens": 0 },
+                "output_tokens_details": { "reasoning_tokens": self.counts.reasoning },
                 "total_tokens": self.counts.prompt + self.counts.generated,
             })
         });
-        json!({
+        let mut response = json!({
             "id": self.id,
             "object": "response",
             "created_at": self.created,
             "status": self.status,
             "error": self.error,
             "incomplete_details": self.incomplete.map(|reason| json!({ "reason": reason })),
-            "instructions": self.echo["instructions"],
-            "max_output_tokens": self.echo["max_output_tokens"],
             "model": self.model,
             "output": self.output,
-            "parallel_tool_calls": self.echo["parallel_tool_calls"],
+            "usage": usage,
+            // Nothing is stored, so nothing can be continued.
             "previous_response_id": null,
             "store": false,
-            "temperature": null,
-            "top_p": null,
-            "tool_choice": "auto",
-            "tools": [],
-            "truncation": "disabled",
-            "usage": usage,
-            "metadata": {},
-        })
+        });
+        if let Some(response) = response.as_object_mut() {
+            response.extend(self.echo.clone());
+        }
+        response
     }
 
     fn send(&mut self, kind: &str, mut event: Value, out: &mut Vec<u8>) {

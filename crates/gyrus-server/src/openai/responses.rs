@@ -1,10 +1,7 @@
 //! `/v1/responses`: text, tools, and events while they come. Nothing is stored.
 
-use std::future::poll_fn;
-use std::task::Poll;
-
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::response_stream::ResponseStream;
 use super::{set_format, take_limit, take_tools};
@@ -13,7 +10,7 @@ use crate::fields::Fields;
 use crate::messages::{messages, text_of};
 use crate::routes::Call;
 use crate::running::start;
-use crate::stream::{Format, respond};
+use crate::stream::{collect, respond};
 use crate::wanted::{Wanted, WantedPrompt};
 
 /// Fields that would change the answer.
@@ -24,9 +21,30 @@ const REFUSED: &[&str] =
 const IGNORED: &[&str] =
     &["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options"];
 
-/// The request of a body, whether it streams, and what the response says of it.
-pub(crate) fn parse(body: &[u8]) -> Result<(Wanted, bool, Value), Failure> {
+/// Fields of the request that its response repeats, and what stands there if they are absent. `null` stands for what the model
+/// or the server decides.
+fn echo(fields: &Fields) -> Map<String, Value> {
+    let repeated = [
+        ("instructions", Value::Null),
+        ("max_output_tokens", Value::Null),
+        ("parallel_tool_calls", true.into()),
+        ("temperature", Value::Null),
+        ("top_p", Value::Null),
+        ("tool_choice", "auto".into()),
+        ("tools", json!([])),
+        ("text", json!({ "format": { "type": "text" } })),
+        ("reasoning", json!({ "effort": null, "summary": null })),
+        ("truncation", "disabled".into()),
+        ("metadata", json!({})),
+    ];
+    let value = |name: &str| fields.peek(name).filter(|value| !value.is_null()).cloned();
+    repeated.into_iter().map(|(name, absent)| (name.to_owned(), value(name).unwrap_or(absent))).collect()
+}
+
+/// The request of a body, whether it streams, and the fields that its response repeats.
+pub(crate) fn parse(body: &[u8]) -> Result<(Wanted, bool, Map<String, Value>), Failure> {
     let mut fields = Fields::parse(body)?;
+    let echo = echo(&fields);
     let model = fields.string("model")?.unwrap_or_default();
     let instructions = fields.string("instructions")?;
     let mut list = Vec::new();
@@ -78,8 +96,6 @@ pub(crate) fn parse(body: &[u8]) -> Result<(Wanted, bool, Value), Failure> {
     fields.refuse(REFUSED)?;
     fields.ignore(IGNORED);
     fields.finish()?;
-    let echo = json!({ "instructions": instructions, "max_output_tokens": wanted.max_tokens,
-        "parallel_tool_calls": wanted.parallel_calls });
     Ok((wanted, stream, echo))
 }
 
@@ -137,21 +153,6 @@ pub(crate) async fn create(call: Call) -> Result<Response, Failure> {
     if stream {
         return Ok(respond(running, format));
     }
-    let model = running.model().clone();
-    // The pieces are not sent; the response that they add up to is.
-    let mut pieces = Vec::new();
-    poll_fn(|context| {
-        loop {
-            pieces.clear();
-            match running.poll_event(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
-                Poll::Ready(Ok(None)) => return Poll::Ready(Ok(())),
-                Poll::Ready(Ok(Some(event))) => format.event(&event, &model, &mut pieces),
-            }
-        }
-    })
-    .await?;
-    format.end(&mut pieces);
+    collect(&mut running, &mut format).await?;
     Ok(json_response(&format.response()))
 }

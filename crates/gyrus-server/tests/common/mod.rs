@@ -11,8 +11,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gyrus::{Model, Options};
-use gyrus_server::{Config, Listed, Pulled, Server, Source, SourceError};
+use gyrus::speech::SpeechOptions;
+use gyrus::{Embedder, Model, Options, Reranker, Transcriber};
+use gyrus_server::{Config, Details, Listed, Pulled, Served, Server, Source, SourceError};
 use tokio::sync::oneshot;
 
 /// The models of tests: one of the repository under several names.
@@ -20,6 +21,11 @@ pub(crate) struct TestSource {
     path: PathBuf,
     pub(crate) loads: Arc<AtomicUsize>,
     pub(crate) options: Options,
+}
+
+/// A small encoder of the repository.
+pub(crate) fn fixture(name: &str) -> PathBuf {
+    gyrus_testkit::repository().join("tests/data/encoders").join(name)
 }
 
 /// Bytes that a test model is said to need before it is loaded.
@@ -38,6 +44,16 @@ impl TestSource {
         Some(TestSource { path: gyrus_testkit::data(name)?, ..TestSource::tales()? })
     }
 
+    /// The test model with another chat template, in a folder.
+    pub(crate) fn with_template(template: &str, folder: &std::path::Path) -> Option<TestSource> {
+        let source = gyrus_testkit::data("tales/model.safetensors")?;
+        for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+            std::fs::copy(source.with_file_name(name), folder.join(name)).unwrap();
+        }
+        std::fs::write(folder.join("chat_template.jinja"), template).unwrap();
+        Some(TestSource { path: folder.to_owned(), ..TestSource::tales()? })
+    }
+
     pub(crate) fn model(&self) -> Model {
         Model::open(&self.path, &self.options).unwrap()
     }
@@ -52,15 +68,51 @@ impl Source for TestSource {
             is_present,
             ..Listed::default()
         };
-        vec![one("tales", true), one("second", true), one("broken", true), one("remote", false)]
+        let names = [
+            ("tales", true),
+            ("second", true),
+            ("broken", true),
+            ("bert", true),
+            ("ranker", true),
+            ("whisper", true),
+        ];
+        let mut all: Vec<Listed> = names.map(|(name, is_present)| one(name, is_present)).to_vec();
+        all.push(one("remote", false));
+        all
     }
 
-    fn load(&self, name: &str) -> Result<Model, SourceError> {
+    fn load(&self, name: &str) -> Result<Served, SourceError> {
         self.loads.fetch_add(1, Ordering::SeqCst);
         if name == "broken" {
             return Err(SourceError::new("the file is damaged"));
         }
-        Model::open(&self.path, &self.options).map_err(|error| SourceError::new(error.to_string()))
+        let open = || -> Result<Served, gyrus::Error> {
+            Ok(match name {
+                "bert" => Served::Embedder(Arc::new(Embedder::open(&fixture("bert"), &self.options)?)),
+                "ranker" => {
+                    Served::Reranker(Arc::new(Reranker::open(&fixture("bert-reranker"), &self.options)?))
+                }
+                "whisper" => {
+                    let path = gyrus_testkit::repository().join("tests/data/whisper");
+                    Served::Transcriber(Transcriber::open(&path, &SpeechOptions::default())?)
+                }
+                _ => Model::open(&self.path, &self.options)?.into(),
+            })
+        };
+        open().map_err(|error| SourceError::new(error.to_string()))
+    }
+
+    fn details(&self, name: &str) -> Details {
+        if name != "tales" {
+            return Details::default();
+        }
+        Details {
+            format: "gguf".to_owned(),
+            family: "llama".to_owned(),
+            parameters: 7_000_000,
+            quantization: "Q8_0".to_owned(),
+            digest: Some("ab".repeat(32)),
+        }
     }
 
     fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulled) -> bool) -> Result<(), SourceError> {

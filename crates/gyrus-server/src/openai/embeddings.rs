@@ -1,0 +1,93 @@
+//! `/v1/embeddings`, and `/v1/rerank` as Jina and Cohere have it.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use gyrus::{EmbedOptions, EmbedPrompt, RerankOptions};
+use serde_json::{Value, json};
+
+use crate::embeddings::{self, Inputs, MOST_TEXTS};
+use crate::failure::{Failure, json_response};
+use crate::fields::Fields;
+use crate::routes::Call;
+
+/// Vectors of texts or tokens.
+pub(crate) async fn create(call: Call) -> Result<Response, Failure> {
+    let mut fields = Fields::parse(&call.body)?;
+    let model = fields.string("model")?.unwrap_or_default();
+    let inputs = Inputs::take(&mut fields, "input")?;
+    let as_base64 = match fields.string("encoding_format")?.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => return Err(fields.wrong("encoding_format", "it must be float or base64")),
+    };
+    let prompt = fields.string("prompt_name")?;
+    let options = EmbedOptions {
+        dimensions: fields.count("dimensions")?,
+        truncate: fields.boolean("truncate")?.unwrap_or(false),
+        prompt: prompt.map_or(EmbedPrompt::Default, EmbedPrompt::Named),
+        normalize: None,
+    };
+    fields.ignore(&["user", "safety_identifier"]);
+    fields.finish()?;
+    let (name, found) = embeddings::embed(&call, &model, inputs, options, None).await?;
+    let data: Vec<Value> = found
+        .vectors()
+        .enumerate()
+        .map(|(index, vector)| {
+            let embedding = match as_base64 {
+                true => Value::from(embeddings::base64(vector)),
+                false => json!(vector),
+            };
+            json!({ "object": "embedding", "index": index, "embedding": embedding })
+        })
+        .collect();
+    let usage = json!({ "prompt_tokens": found.tokens, "total_tokens": found.tokens });
+    Ok(json_response(&json!({ "object": "list", "data": data, "model": name, "usage": usage })))
+}
+
+/// Documents in the order of their relevance.
+pub(crate) async fn rerank(call: Call) -> Result<Response, Failure> {
+    let mut fields = Fields::parse(&call.body)?;
+    let model = fields.string("model")?.unwrap_or_default();
+    let query = fields.string("query")?.ok_or_else(|| fields.wrong("query", "it is missing"))?;
+    let documents = documents(&mut fields)?;
+    let top = fields.count("top_n")?;
+    let with_documents = fields.boolean("return_documents")?.unwrap_or(false);
+    let options = RerankOptions {
+        truncate: fields.boolean("truncate")?.unwrap_or(false),
+        instruction: fields.string("instruction")?,
+    };
+    fields.ignore(&["user"]);
+    fields.finish()?;
+    let documents = Arc::new(documents);
+    let (name, mut ranked) = embeddings::rank(&call, &model, query, Arc::clone(&documents), options).await?;
+    ranked.truncate(top.unwrap_or(usize::MAX));
+    let results: Vec<Value> = ranked
+        .iter()
+        .map(|one| {
+            let mut result = json!({ "index": one.index, "relevance_score": one.score });
+            if with_documents {
+                result["document"] = json!({ "text": documents[one.index] });
+            }
+            result
+        })
+        .collect();
+    Ok(json_response(&json!({ "object": "list", "model": name, "results": results })))
+}
+
+/// Texts, or objects with a text.
+fn documents(fields: &mut Fields) -> Result<Vec<String>, Failure> {
+    let list = fields.list("documents")?.ok_or_else(|| fields.wrong("documents", "it is missing"))?;
+    if list.is_empty() || list.len() > MOST_TEXTS {
+        return Err(
+            fields.wrong("documents", format!("from 1 to {MOST_TEXTS} are allowed, not {}", list.len()))
+        );
+    }
+    let text = |value: &Value| {
+        let text = value.as_str().or_else(|| value.get("text").and_then(Value::as_str));
+        text.map(str::to_owned)
+            .ok_or_else(|| fields.wrong("documents", "each must be a string, or have a text"))
+    };
+    list.iter().map(text).collect()
+}

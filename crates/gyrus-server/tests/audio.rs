@@ -1,0 +1,99 @@
+//! Transcriptions and translations in OpenAI's form.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::client::{Reply, receive, send};
+use common::{TestSource, config, start_with};
+use gyrus::Transcriber;
+use gyrus::audio::{Limits, Waveform};
+use gyrus::speech::{SpeechOptions, SpeechRequest, Task};
+use serde_json::Value;
+
+fn speech() -> Vec<u8> {
+    std::fs::read(gyrus_testkit::repository().join("tests/data/audio/speech.wav")).unwrap()
+}
+
+fn form(address: SocketAddr, path: &str, file: Option<&[u8]>, fields: &[(&str, &str)]) -> Reply {
+    let mut body = Vec::new();
+    let mut part = |name: &str, content: &[u8]| {
+        body.extend(format!("--edge\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n").as_bytes());
+        body.extend(content);
+        body.extend(b"\r\n");
+    };
+    fields.iter().for_each(|(name, value)| part(name, value.as_bytes()));
+    if let Some(file) = file {
+        part("file", file);
+    }
+    body.extend(b"--edge--\r\n");
+    let kind = ("Content-Type", "multipart/form-data; boundary=edge");
+    receive(send(address, "POST", path, &[kind], &body))
+}
+
+#[test]
+fn transcripts_equal_the_library_in_every_format() {
+    let Some(source) = TestSource::tales() else { return };
+    let path = gyrus_testkit::repository().join("tests/data/whisper");
+    let transcriber = Transcriber::open(&path, &SpeechOptions::default()).unwrap();
+    let audio = Waveform::decode(speech(), &Limits::default()).unwrap();
+    let of = |task, words| {
+        let language = Some("en".to_owned());
+        let request =
+            SpeechRequest { language, task, words, temperatures: vec![0.5], ..SpeechRequest::default() };
+        transcriber.transcribe(&audio, &request).unwrap()
+    };
+    let want = of(Task::Transcribe, false);
+    let server = start_with(config(), source);
+    let common = [("model", "whisper"), ("language", "en"), ("temperature", "0.5")];
+    let ask = |path: &str, more: &[(&str, &str)]| {
+        let reply = form(server.address, path, Some(&speech()), &[&common[..], more].concat());
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply
+    };
+    let path = "/v1/audio/transcriptions";
+    assert_eq!(ask(path, &[]).json(), serde_json::json!({ "text": want.text() }));
+    assert_eq!(ask(path, &[("response_format", "text")]).text(), format!("{}\n", want.text()));
+    assert_eq!(ask(path, &[("response_format", "srt")]).text(), want.to_srt());
+    assert_eq!(ask(path, &[("response_format", "vtt")]).text(), want.to_vtt());
+    let more = [("response_format", "verbose_json"), ("timestamp_granularities[]", "word")];
+    let verbose = ask(path, &more).json();
+    assert_eq!(verbose["segments"], of(Task::Transcribe, true).to_json()["segments"]);
+    assert_eq!((&verbose["task"], &verbose["language"]), (&"transcribe".into(), &"en".into()));
+    let translated = of(Task::Translate, false).text();
+    assert_eq!(ask("/v1/audio/translations", &[]).json()["text"], translated);
+
+    let streamed = ask(path, &[("stream", "true")]);
+    let events: Vec<Value> =
+        streamed.events().iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
+    let deltas: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!(deltas.trim(), want.text());
+    let last = events.last().unwrap();
+    assert_eq!((&last["type"], &last["text"]), (&"transcript.text.done".into(), &want.text().into()));
+}
+
+#[test]
+fn what_is_wrong_with_a_form_is_said() {
+    let Some(source) = TestSource::tales() else { return };
+    let server = start_with(config(), source);
+    let whisper = ("model", "whisper");
+    let speech = speech();
+    for (file, fields, part) in [
+        (None, vec![whisper], "file: it is missing"),
+        (Some(&b"words"[..]), vec![whisper], "file: not audio that can be read"),
+        (Some(&speech[..100]), vec![whisper], "file: the file is truncated"),
+        (Some(&speech[..]), vec![("model", "tales")], "tales generates text, no transcripts"),
+        (Some(&speech[..]), vec![whisper, ("language", "xx")], "the model knows no language 'xx'"),
+        (Some(&speech[..]), vec![whisper, ("response_format", "pdf")], "response_format: it must be json"),
+        (Some(&speech[..]), vec![whisper, ("temperature", "hot")], "temperature: it must be a number"),
+        (Some(&speech[..]), vec![whisper, ("colour", "red")], "colour: there is no such field"),
+    ] {
+        let reply = form(server.address, "/v1/audio/transcriptions", file, &fields);
+        assert_eq!(reply.status, 400, "{fields:?}: {}", reply.text());
+        assert!(reply.text().contains(part), "{fields:?}: {}", reply.text());
+    }
+    let reply =
+        receive(send(server.address, "POST", "/v1/audio/transcriptions", &[], b"{\"model\": \"whisper\"}"));
+    assert_eq!(reply.status, 400);
+    assert!(reply.text().contains("no multipart/form-data"), "{}", reply.text());
+}
