@@ -1,7 +1,10 @@
 //! `gyrus bench`: prefill and decode speed in tokens per second, as llama-bench measures it, and loads of many requests.
 
+mod asked;
 #[cfg(feature = "gpu")]
 mod decode;
+#[cfg(feature = "gpu")]
+mod encoders;
 #[cfg(feature = "gpu")]
 mod flash;
 #[cfg(feature = "gpu")]
@@ -25,6 +28,8 @@ use gyrus::{DeviceInfo, Event, Model, Precision, Prompt, Request, Sampler, Sessi
 use crate::cli::BenchArgs;
 use crate::load::load;
 use crate::progress::Progress;
+#[cfg(feature = "gpu")]
+use crate::synthetic::Synthetic;
 use crate::text::ratio;
 use crate::usage::usage;
 use report::Measurement;
@@ -34,10 +39,15 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     #[cfg(feature = "gpu")]
     if let Some(part) = &args.kernels {
         return match part.as_str() {
-            "flash" => flash::run(args),
+            "flash" => flash::run(args, false),
+            "flash_default" => flash::run(args, true),
             part if tiles::wanted(part) => tiles::run(part, args),
             part => kernels::run(part, args),
         };
+    }
+    #[cfg(feature = "gpu")]
+    if let Some((dims, dtype)) = args.subject.synthetic.as_ref().and_then(Synthetic::encoder) {
+        return encoders::run(dims, dtype, args);
     }
     if let (Some(model), Some(path)) = (&args.subject.synthetic, &args.write) {
         return model.write(path);
@@ -45,11 +55,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if args.load.serve.is_some() {
         return serve::run(args);
     }
+    let asked = asked::Asked::read(&args.asked)?;
     let tests = tests(args);
     if tests.is_empty() && !args.prompts && !args.speculation.speculate {
         return Err(usage("nothing to measure: -p and -n are both 0"));
     }
-    let source = args.subject.source()?;
+    let source = args.subject.source_with(args.asked.vocabulary.as_deref())?;
     let mut options = args.model_options.options(Precision::Fast);
     // A prompt that is measured again is computed again.
     options.prefix_cache = false;
@@ -57,7 +68,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if most > 1 {
         // A KV cache for each sequence, no longer than the tests need.
         options.sessions = most.into();
-        options.context = options.context.or(tests.iter().filter_map(Test::context).max());
+        let needed = tests.iter().filter_map(Test::context).max();
+        // Answers that ask are twice as long, after a prompt.
+        let tokens = args.gen_tokens.iter().copied().max().unwrap_or(0);
+        let more = if asked.is_some() { asked::PROMPT_TOKENS + tokens } else { 0 };
+        options.context = options.context.or(needed.map(|tokens| tokens + more));
     }
     let model = load(&source, &options, args.report.quiet)?;
     if args.prompts {
@@ -65,6 +80,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
     if args.speculation.speculate {
         return speculate::run(&model, args);
+    }
+    if let Some(asked) = asked {
+        return asked.run(&model, args);
     }
     let runs = (tests.len() * args.repetitions) as u64;
     let progress = (!args.report.quiet).then(|| Progress::new("measuring"));

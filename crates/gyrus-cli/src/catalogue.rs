@@ -183,7 +183,8 @@ mod tests {
         for entry in ON_THE_HUB {
             let Ok(Named::Hub(file)) = Named::parse(entry.about.name) else { panic!("{entry:?}") };
             assert_eq!(file.to_string(), format!("hf:{}", entry.address));
-            assert!(entry.address.ends_with(".gguf"), "{entry:?}");
+            let ends = [".gguf", ".bin"].iter().any(|end| entry.address.ends_with(end));
+            assert!(ends, "{entry:?}");
         }
     }
 

@@ -1,8 +1,10 @@
+mod embed;
 mod measure;
 mod serve;
 #[cfg(feature = "serve")]
 mod server;
 mod trace;
+mod transcribe;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,11 +16,13 @@ use crate::cache::contents::Kind;
 use crate::decoding::DecodingArgs;
 use crate::options::{ModelArgs, SamplerArgs};
 use crate::rope::settings::{Changes, ScalingFlag};
-pub(crate) use measure::{BenchArgs, Ids, LogitsArgs, PerplexityArgs, ProfileArgs, TuneArgs};
+pub(crate) use embed::{EmbedArgs, RerankArgs, VectorFormat};
+pub(crate) use measure::{AskedArgs, BenchArgs, Ids, LogitsArgs, PerplexityArgs, ProfileArgs, TuneArgs};
 pub(crate) use serve::ServeArgs;
 #[cfg(feature = "serve")]
 pub(crate) use server::{LogArg, ServerArgs};
 pub(crate) use trace::TraceArgs;
+pub(crate) use transcribe::{FormatArg, TimestampsArg, TranscribeArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,6 +30,8 @@ Examples:
   gyrus chat                                talk to it
   gyrus run model.gguf < question.txt       your own model, the prompt from stdin
   gyrus serve smollm2-135m                  serve it at http://127.0.0.1:8080/v1
+  gyrus transcribe talk.mp3                 write what is said
+  gyrus embed all-MiniLM-L6-v2 \"a cat\"      a vector of a text
   gyrus complete tales-7m \"Once upon\"       the built-in story model
   gyrus inspect model.gguf                  what is in a file";
 
@@ -48,6 +54,12 @@ pub(crate) enum Command {
     /// Serve models over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp
     #[cfg(feature = "serve")]
     Serve(Box<ServerArgs>),
+    /// Write what is said in audio files
+    Transcribe(Box<TranscribeArgs>),
+    /// Compute vectors of texts
+    Embed(EmbedArgs),
+    /// Order documents by their relevance to a query
+    Rerank(RerankArgs),
     /// Measure prefill and decode speed in tokens per second, or a load of many requests
     Bench(Box<BenchArgs>),
     /// Time each GPU kernel of a step
@@ -99,6 +111,9 @@ impl Command {
             Command::Perplexity(args) => &args.model_options,
             Command::Logits(args) => &args.model_options,
             Command::Trace(args) => return args.may_use_gpu(),
+            Command::Transcribe(args) => return crate::options::may_use_gpu(&args.device),
+            Command::Embed(args) => &args.model_options,
+            Command::Rerank(args) => &args.model_options,
             Command::Doctor(_) => return cfg!(feature = "gpu"),
             _ => return false,
         };

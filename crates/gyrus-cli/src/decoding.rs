@@ -18,21 +18,44 @@ use crate::usage::usage;
 /// The most bytes of a schema, grammar or tools file: those of the engine's own limit.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// The texts that an answer may be.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Answer options")]
+pub(crate) struct ConstraintArgs {
+    /// Answer with JSON that this JSON Schema describes; - reads it from stdin
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["grammar", "regex"])]
+    json_schema: Option<PathBuf>,
+
+    /// Answer with text of this grammar: GBNF, or Lark if the file's name ends in .lark; - reads GBNF from stdin
+    #[arg(long, value_name = "FILE", conflicts_with = "regex")]
+    grammar: Option<PathBuf>,
+
+    /// Answer with text that this regular expression matches as a whole
+    #[arg(long, value_name = "REGEX")]
+    regex: Option<String>,
+}
+
+impl ConstraintArgs {
+    /// The constraint, and what errors call it.
+    pub(crate) fn read(&self) -> Result<Option<(String, Source)>> {
+        Ok(match (&self.json_schema, &self.grammar, &self.regex) {
+            (Some(path), ..) => Some((name(path), Source::Schema(read(path)?))),
+            (_, Some(path), _) if path.extension().is_some_and(|end| end == "lark") => {
+                Some((name(path), Source::Lark(read(path)?)))
+            }
+            (_, Some(path), _) => Some((name(path), Source::Gbnf(read(path)?))),
+            (.., Some(regex)) => Some(("--regex".to_owned(), Source::Regex(regex.clone()))),
+            _ => None,
+        })
+    }
+}
+
 /// What an answer must look like.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Answer options")]
 pub(crate) struct DecodingArgs {
-    /// Answer with JSON that this JSON Schema describes; - reads it from stdin
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["grammar", "regex"])]
-    pub(crate) json_schema: Option<PathBuf>,
-
-    /// Answer with text of this grammar: GBNF, or Lark if the file's name ends in .lark; - reads GBNF from stdin
-    #[arg(long, value_name = "FILE", conflicts_with = "regex")]
-    pub(crate) grammar: Option<PathBuf>,
-
-    /// Answer with text that this regular expression matches as a whole
-    #[arg(long, value_name = "REGEX")]
-    pub(crate) regex: Option<String>,
+    #[command(flatten)]
+    constraint: ConstraintArgs,
 
     /// Stop string: generation stops before it; may be given several times
     #[arg(long, value_name = "TEXT")]
@@ -79,7 +102,10 @@ pub(crate) struct Decoding {
 impl DecodingArgs {
     /// Whether a file is read from stdin, so that the prompt cannot be.
     pub(crate) fn reads_stdin(&self) -> bool {
-        [&self.json_schema, &self.grammar].into_iter().flatten().any(|path| path == Path::new("-"))
+        [&self.constraint.json_schema, &self.constraint.grammar]
+            .into_iter()
+            .flatten()
+            .any(|path| path == Path::new("-"))
     }
 
     /// Whether a flag needs a chat template, and which.
@@ -90,15 +116,7 @@ impl DecodingArgs {
 
     /// Reads the files.
     pub(crate) fn read(&self) -> Result<Decoding> {
-        let constraint = match (&self.json_schema, &self.grammar, &self.regex) {
-            (Some(path), ..) => Some((name(path), Source::Schema(read(path)?))),
-            (_, Some(path), _) if path.extension().is_some_and(|end| end == "lark") => {
-                Some((name(path), Source::Lark(read(path)?)))
-            }
-            (_, Some(path), _) => Some((name(path), Source::Gbnf(read(path)?))),
-            (.., Some(regex)) => Some(("--regex".to_owned(), Source::Regex(regex.clone()))),
-            _ => None,
-        };
+        let constraint = self.constraint.read()?;
         let tools = match &self.tools {
             Some(path) => Some((name(path), Tools::from_json(&read(path)?).with_context(|| name(path))?)),
             None => None,

@@ -11,6 +11,7 @@ use anyhow::Result;
 use crate::cli::InspectArgs;
 use crate::{json, source};
 use summary::Summary;
+pub(crate) use summary::architecture;
 
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     let model = source::open(&args.model)?;

@@ -18,6 +18,7 @@ mod decoding;
 mod diagnostics;
 mod display;
 mod doctor;
+mod embed;
 mod environment;
 mod fetch;
 mod foreign;
@@ -27,6 +28,7 @@ mod json;
 mod load;
 mod logits;
 mod models;
+mod npy;
 mod options;
 mod output;
 mod perplexity;
@@ -34,6 +36,7 @@ mod pieces;
 mod profile;
 mod progress;
 mod pull;
+mod rerank;
 mod resolve;
 mod rope;
 mod run;
@@ -50,6 +53,7 @@ mod template;
 mod text;
 mod tokenize;
 mod trace;
+mod transcribe;
 mod tune;
 mod usage;
 mod verify;
@@ -114,9 +118,12 @@ fn run(command: cli::Command) -> Result<()> {
         cli::Command::Chat(args) => chat::run(&args),
         #[cfg(feature = "serve")]
         cli::Command::Serve(args) => serve::run(*args),
+        cli::Command::Embed(args) => embed::run(&args),
+        cli::Command::Rerank(args) => rerank::run(&args),
         cli::Command::Bench(args) => bench::run(&args),
         cli::Command::Profile(args) => profile::run(&args),
         cli::Command::Tune(args) => tune::run(&args),
+        cli::Command::Transcribe(args) => transcribe::run(&args),
         cli::Command::Perplexity(args) => perplexity::run(&args),
         cli::Command::Logits(args) => logits::run(&args),
         cli::Command::Trace(args) => trace::run(&args),

@@ -1,6 +1,7 @@
 //! Options that several commands share.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -111,15 +112,21 @@ impl ModelArgs {
     /// Whether GPUs may be looked for.
     #[cfg(target_os = "linux")]
     pub(crate) fn may_use_gpu(&self) -> bool {
-        match self.device {
-            Device::Cpu | Device::Reference => false,
-            #[cfg(feature = "gpu")]
-            Device::Gpu(_) => true,
-            #[cfg(feature = "gpu")]
-            Device::Auto => gyrus_gpu::may_have_gpu(),
-            #[cfg(not(feature = "gpu"))]
-            Device::Auto => false,
-        }
+        may_use_gpu(&self.device)
+    }
+}
+
+/// Whether GPUs may be looked for if a device is asked for.
+#[cfg(target_os = "linux")]
+pub(crate) fn may_use_gpu(device: &Device) -> bool {
+    match device {
+        Device::Cpu | Device::Reference => false,
+        #[cfg(feature = "gpu")]
+        Device::Gpu(_) => true,
+        #[cfg(feature = "gpu")]
+        Device::Auto => gyrus_gpu::may_have_gpu(),
+        #[cfg(not(feature = "gpu"))]
+        Device::Auto => false,
     }
 }
 
@@ -141,6 +148,14 @@ impl SubjectArgs {
         match &self.synthetic {
             Some(model) => Source::synthetic(model),
             None => Source::resolve(self.model.as_deref()),
+        }
+    }
+
+    /// The same, where a synthetic model has the vocabulary of a GGUF file, if one is given.
+    pub(crate) fn source_with(&self, vocabulary: Option<&Path>) -> Result<Source> {
+        match (&self.synthetic, vocabulary) {
+            (Some(model), Some(path)) => Source::synthetic(&model.clone().with_vocabulary(path)?),
+            _ => self.source(),
         }
     }
 }

@@ -121,7 +121,7 @@ fn mirostat_of(sampler: &mut Sampler) -> &mut Mirostat {
     sampler.mirostat.get_or_insert_default()
 }
 
-fn mirostat_version(text: &str) -> Result<u32, String> {
+pub(crate) fn mirostat_version(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(version @ (0 | 2)) => Ok(version),
         Ok(1) => Err("only version 2 is implemented".to_owned()),
@@ -129,7 +129,7 @@ fn mirostat_version(text: &str) -> Result<u32, String> {
     }
 }
 
-fn last_tokens(text: &str) -> Result<u32, String> {
+pub(crate) fn last_tokens(text: &str) -> Result<u32, String> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(u32::MAX),
         Ok(n) => u32::try_from(n).map_err(|_| "a number of tokens or -1 is needed".to_owned()),
@@ -138,7 +138,7 @@ fn last_tokens(text: &str) -> Result<u32, String> {
 }
 
 /// A token's id and its bias: `15=-3.5`.
-fn bias(text: &str) -> Result<(u32, f32), String> {
+pub(crate) fn bias(text: &str) -> Result<(u32, f32), String> {
     let (id, bias) =
         text.split_once('=').ok_or("a token's id, = and a number are needed, such as 15=-3.5")?;
     let id = id.trim().parse().map_err(|_| format!("'{id}' is no token id"))?;

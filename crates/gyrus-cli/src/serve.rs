@@ -1,5 +1,6 @@
 //! `gyrus serve`: models over HTTP.
 
+mod details;
 mod settings;
 mod source;
 
@@ -21,8 +22,9 @@ pub(crate) fn run(args: ServerArgs) -> Result<()> {
     };
     let models = Models::new(&args, Environment::of_process())?;
     let listed = models.list();
+    let has_first = !args.model.is_empty() || args.synthetic.is_some();
     let preload: Vec<String> =
-        listed.iter().take(usize::from(!args.model.is_empty())).map(|one| one.name.clone()).collect();
+        listed.iter().take(usize::from(has_first)).map(|one| one.name.clone()).collect();
     if !listed.iter().any(|one| one.is_present) {
         bail!("there is no model to serve: name one, or a folder with --models");
     }
@@ -48,7 +50,8 @@ pub(crate) fn run(args: ServerArgs) -> Result<()> {
     server
         .run(preload, gyrus_server::told_to_stop(), |address| {
             if args.log == LogArg::Pretty {
-                diagnostics::aside(format!("serving at {scheme}://{address}/v1 · Ctrl-C stops"));
+                let url = format!("{scheme}://{address}");
+                diagnostics::aside(format!("serving at {url}/v1 · chat at {url} · Ctrl-C stops"));
             }
         })
         .context("the server stopped")

@@ -1,18 +1,24 @@
 //! Synthetic models: random weights in the shape of a real model, to measure speed without its file.
 
+mod encoders;
 mod shapes;
 mod tensors;
+mod vocabulary;
 
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use gyrus_formats::gguf::Writer;
 use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_tensor::{DType, Shape, can_quantize, quantize};
 
+use self::encoders::ENCODERS;
+pub(crate) use self::encoders::{EncoderDims, SpeechDims};
 use self::shapes::{ATTENTION_INTERVAL, Dims, SHAPES, WINDOWS, explicit};
 use self::tensors::{tensors, weight_bytes};
+use self::vocabulary::Vocabulary;
 use crate::output::OutputFile;
 use crate::text;
 
@@ -25,10 +31,51 @@ pub(crate) struct Synthetic {
     /// As it was typed.
     text: String,
     dims: Dims,
+    /// An encoder instead of a language model.
+    encoder: Option<EncoderDims>,
     dtype: DType,
+    /// Tokens of a real model; without them there is no text.
+    vocabulary: Option<Arc<Vocabulary>>,
 }
 
 impl Synthetic {
+    /// The same shape with the vocabulary of a GGUF file, whatever size it has.
+    pub(crate) fn with_vocabulary(mut self, path: &Path) -> Result<Synthetic> {
+        let vocabulary = Vocabulary::read(path).with_context(|| path.display().to_string())?;
+        self.dims.vocab = vocabulary.tokens();
+        weight_bytes(&tensors(self.dims, self.dtype)?)?;
+        self.vocabulary = Some(Arc::new(vocabulary));
+        Ok(self)
+    }
+
+    /// Bytes of the weights.
+    pub(crate) fn bytes(&self) -> u64 {
+        let tensors = tensors(self.dims, self.dtype).and_then(|tensors| weight_bytes(&tensors));
+        tensors.unwrap_or_default() as u64
+    }
+
+    /// The number of weights.
+    pub(crate) fn parameters(&self) -> u64 {
+        let tensors = tensors(self.dims, self.dtype).unwrap_or_default();
+        let elems = |dims: &[usize]| dims.iter().map(|dim| *dim as u64).product::<u64>();
+        tensors.iter().map(|(_, _, dims)| elems(dims)).sum()
+    }
+
+    /// The architecture of the shape.
+    pub(crate) fn architecture(&self) -> &'static str {
+        self.dims.architecture
+    }
+
+    /// The type of the weights.
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The dimensions and type of an encoder, if it is one.
+    pub(crate) fn encoder(&self) -> Option<(EncoderDims, DType)> {
+        self.encoder.map(|dims| (dims, self.dtype))
+    }
+
     /// As it was typed.
     pub(crate) fn name(&self) -> &str {
         &self.text
@@ -46,7 +93,10 @@ impl Synthetic {
 
     /// The GGUF file.
     fn file(&self) -> Result<Vec<u8>> {
-        build(self.dims, self.dtype)
+        if self.encoder.is_some() {
+            bail!("'{}' is an encoder, which only `gyrus bench` runs, on a GPU", self.text);
+        }
+        build(self.dims, self.dtype, self.vocabulary.as_deref())
     }
 }
 
@@ -55,8 +105,11 @@ impl FromStr for Synthetic {
 
     fn from_str(text: &str) -> Result<Synthetic> {
         let (name, dtype) = text.rsplit_once(':').context("a synthetic model is SHAPE:QUANT")?;
+        let encoder = ENCODERS.iter().find(|(known, _)| *known == name).map(|(_, dims)| *dims);
         let dims = match SHAPES.iter().find(|(known, _)| *known == name) {
             Some((_, dims)) => *dims,
+            // Those of an encoder are its own.
+            None if encoder.is_some() => SHAPES[0].1,
             None => explicit(name)?,
         };
         let Some(dtype) = dtype.parse::<DType>().ok().filter(|d| can_quantize(*d)) else {
@@ -67,11 +120,11 @@ impl FromStr for Synthetic {
             );
         };
         weight_bytes(&tensors(dims, dtype)?)?;
-        Ok(Synthetic { text: text.to_owned(), dims, dtype })
+        Ok(Synthetic { text: text.to_owned(), dims, encoder, dtype, vocabulary: None })
     }
 }
 
-fn build(d: Dims, dtype: DType) -> Result<Vec<u8>> {
+fn build(d: Dims, dtype: DType, vocabulary: Option<&Vocabulary>) -> Result<Vec<u8>> {
     let tensors = tensors(d, dtype)?;
     let total = weight_bytes(&tensors)?;
     let mut file: Vec<u8> = Vec::new();
@@ -106,9 +159,12 @@ fn build(d: Dims, dtype: DType) -> Result<Vec<u8>> {
         .u32(&key("context_length"), CONTEXT)
         .u32(&key("rope.dimension_count"), rotated as u32)
         .u32(&key("vocab_size"), d.vocab as u32)
-        .string("tokenizer.ggml.model", "none")
         .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5)
         .f32(&key("rope.freq_base"), 500_000.0);
+    match vocabulary {
+        Some(vocabulary) => vocabulary.write(&mut writer),
+        None => drop(writer.string("tokenizer.ggml.model", "none")),
+    }
     if let Some((_, window)) = WINDOWS.iter().find(|(name, _)| *name == d.architecture) {
         writer.u32(&key("attention.sliding_window"), *window);
     }

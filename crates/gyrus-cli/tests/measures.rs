@@ -89,6 +89,32 @@ fn a_row_has_the_size_of_the_model() {
     assert!(csv.lines().nth(1).unwrap().ends_with(&format!(",{bytes},{parameters},")), "{csv}");
 }
 
+/// What constraints and log-probabilities cost: one sequence in turns, and others beside those that ask.
+#[test]
+fn what_is_asked_for_is_measured_against_nothing() {
+    let model = tales();
+    let model = model.to_str().unwrap();
+    let common = ["-n", "12", "-r", "1", "-s", "1,4", "-q", "-o", "json"];
+    // The second ends after a few tokens and begins anew.
+    for asked in [&["--regex", "[\\s\\S]*"][..], &["--regex", "([a-z]{2,5} ){4}"], &["--logprobs", "3"]] {
+        let rows = json(&[&["bench", model], &common[..], asked].concat());
+        assert_eq!(rows.as_array().unwrap().len(), 2, "{asked:?}");
+        for (row, sequences) in [(&rows[0], 1), (&rows[1], 4)] {
+            assert_eq!(row["sequences"], sequences);
+            for key in ["plain", "asking", "ratio"] {
+                assert!(row[key].as_f64().unwrap() > 0.0, "{asked:?}: {row}");
+            }
+            assert_eq!(row["beside"].as_f64().is_some_and(|ratio| ratio > 0.0), sequences > 1, "{row}");
+        }
+    }
+    // A synthetic model takes the vocabulary of a file, whatever size it has.
+    let shape = ["bench", "--synthetic", "dim=64,layers=1,heads=2,kv=1,ffn=96,vocab=40:q8_0", "-q"];
+    let said = refused(&[&shape[..], &["--vocabulary", model, "--regex", "x"]].concat(), 1);
+    assert!(said.contains("an answer has fewer than two tokens"), "{said}");
+    let said = refused(&[&shape[..], &["--regex", "x"]].concat(), 1);
+    assert!(said.contains("--vocabulary FILE gives one"), "{said}");
+}
+
 #[test]
 fn a_rate_of_nothing_is_none() {
     let nothing = json(&["run", "tales-7m", "Once upon a time", "-n", "0", "-q", "--output", "json"]);

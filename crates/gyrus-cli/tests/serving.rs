@@ -21,9 +21,14 @@ impl Serving {
     fn start(flags: &[&str]) -> Option<Serving> {
         let model = data("tales/tales-7m-q8_0.gguf")?;
         let named = format!("smollm2-135m={}", model.display());
+        Some(Serving::run(&[&[named.as_str()], flags].concat()))
+    }
+
+    /// Starts `gyrus serve` on a free port.
+    fn run(arguments: &[&str]) -> Serving {
         let mut child = gyrus()
-            .args(["serve", &named, "--listen", "127.0.0.1:0", "--device", "cpu", "--ctx", "512"])
-            .args(flags)
+            .args(["serve", "--listen", "127.0.0.1:0", "--device", "cpu", "--ctx", "512"])
+            .args(arguments)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -39,7 +44,7 @@ impl Serving {
         };
         // The log goes on; nobody reads it, and the pipe must not fill up.
         std::thread::spawn(move || lines.read_to_end(&mut Vec::new()));
-        Some(Serving { child, url })
+        Serving { child, url }
     }
 
     fn signal(&self, name: &str) {
@@ -123,6 +128,41 @@ fn examples_of_the_readme_run() {
             }
         }
     }
+}
+
+/// Random weights write text with the vocabulary of a file, whose size the shape takes.
+#[test]
+fn a_synthetic_model_streams_text() {
+    let Some(vocabulary) = data("tales/tales-7m-q8_0.gguf") else { return };
+    let shape = "dim=64,layers=1,heads=2,kv=1,ffn=96,vocab=40:q8_0";
+    let path = vocabulary.to_str().unwrap();
+    let server = Serving::run(&["--synthetic", shape, "--vocabulary", path]);
+    let ask = format!(
+        "curl -sS --fail-with-body {}/v1/chat/completions -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}], \
+         \"max_tokens\": 30, \"ignore_eos\": true, \"stream\": true, \"stream_options\": {{\"include_usage\": true}}}}'",
+        server.url
+    );
+    let Some(streamed) = shell(&ask) else { return };
+    let chunks: Vec<Value> = streamed
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: {"))
+        .map(|json| serde_json::from_str(&format!("{{{json}")).unwrap())
+        .collect();
+    let text: String =
+        chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
+    assert!(text.len() > 20 && chunks.len() > 10, "{streamed}");
+    assert_eq!(chunks.last().unwrap()["usage"]["completion_tokens"], 30, "{streamed}");
+    let Some(models) = shell(&format!("curl -sS {}/v1/models", server.url)) else { return };
+    let models: Value = serde_json::from_str(&models).unwrap();
+    assert_eq!(models["data"][0]["id"], shape);
+    let tokens = gyrus::Model::open(&vocabulary, &gyrus::Options::default()).unwrap().plan().vocab;
+    assert_eq!(models["data"][0]["meta"]["n_vocab"], tokens);
+
+    let alone = refused(&["serve", "--synthetic", shape], 2);
+    assert!(alone.contains("--vocabulary"), "{alone}");
+    let readme = repository().join("README.md");
+    let wrong = refused(&["serve", "--synthetic", shape, "--vocabulary", readme.to_str().unwrap()], 1);
+    assert!(wrong.contains("README.md"), "{wrong}");
 }
 
 #[cfg(unix)]

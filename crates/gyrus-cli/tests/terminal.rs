@@ -27,7 +27,9 @@ struct Terminal {
 impl Terminal {
     /// `None` if there is no `script`.
     fn chat(cache: &Path, args: &str) -> Option<Terminal> {
-        let line = format!("exec {} chat tales-7m --temp 0 {args}", env!("CARGO_BIN_EXE_gyrus"));
+        // Processes in the background of a script have SIGINT ignored, which the chat would respect.
+        let gyrus = env!("CARGO_BIN_EXE_gyrus");
+        let line = format!("exec env --default-signal=INT {gyrus} chat tales-7m --temp 0 {args}");
         let mut command = Command::new("script");
         command.args(["--quiet", "--flush", "--return", "--command", &line, "/dev/null"]);
         command.env("GYRUS_OFFLINE", "1").env("GYRUS_CACHE", cache).env("GYRUS_DEVICE", "cpu");
@@ -178,8 +180,11 @@ fn lines_are_edited_kept_and_taken_back() {
 #[test]
 fn ctrl_c_stops_an_answer_and_not_the_chat() {
     let folder = tempfile::tempdir().unwrap();
-    // An answer that must be long.
-    let Some(mut chat) = Terminal::chat(folder.path(), "--regex 'z[xz]{4000}' --ctx 500") else { return };
+    // An answer that must be long: hundreds of milliseconds.
+    let Some(mut chat) = Terminal::chat(folder.path(), "--regex 'z[xz]{4000}' --ctx 1024 --allow-repetition")
+    else {
+        return;
+    };
     chat.see_prompt();
     chat.enter("Say a lot.");
     chat.see("z");

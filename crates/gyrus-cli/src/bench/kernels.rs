@@ -42,7 +42,7 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
     let tokens = args.tokens.unwrap_or(if software { 256 } else { 65_536 });
     let mut jobs: Vec<Job> = timed(tokens).into_iter().map(Job::Rope).collect();
     jobs.extend(decode::timed(runner.gpu())?.into_iter().map(Job::Decode));
-    jobs.extend(select::timed().into_iter().map(Job::Select));
+    jobs.extend(select::timed(args.workgroup, args.by_launch)?.into_iter().map(Job::Select));
     jobs.extend(rows::timed(software).into_iter().map(Job::Other));
     if !jobs.iter().any(|job| job.name().contains(part)) {
         let mut names: Vec<String> = Vec::new();

@@ -147,21 +147,18 @@ pub(super) fn print(measured: &[Measurement], format: BenchOutput) -> Result<()>
     Ok(())
 }
 
-/// A column of a table of timed kernels: its name in CSV and in Markdown.
-#[cfg(feature = "gpu")]
+/// A column of a table: its name in CSV and in Markdown.
 pub(super) enum Column {
     Text(&'static str, &'static str),
     Number(&'static str, &'static str),
 }
 
 /// A value as it is printed in CSV and in Markdown.
-#[cfg(feature = "gpu")]
 pub(super) struct Cell {
     csv: String,
     markdown: String,
 }
 
-#[cfg(feature = "gpu")]
 impl Cell {
     /// Text without commas.
     pub(super) fn plain(text: &str) -> Cell {
@@ -169,6 +166,7 @@ impl Cell {
     }
 
     /// Text that CSV quotes.
+    #[cfg(feature = "gpu")]
     pub(super) fn quoted(text: &str) -> Cell {
         Cell { csv: format!("\"{text}\""), markdown: text.to_owned() }
     }
@@ -179,18 +177,19 @@ impl Cell {
     }
 
     /// A small number in scientific notation.
+    #[cfg(feature = "gpu")]
     pub(super) fn scientific(value: f64) -> Cell {
         Cell { csv: format!("{value:.1e}"), markdown: format!("{value:.0e}") }
     }
 
     /// A part of one, in Markdown as a percentage.
+    #[cfg(feature = "gpu")]
     pub(super) fn share(value: f64) -> Cell {
         Cell { csv: format!("{value:.3}"), markdown: format!("{:.0} %", 100.0 * value) }
     }
 }
 
-/// A row of a table of timed kernels.
-#[cfg(feature = "gpu")]
+/// A row of a table.
 pub(super) trait TableRow: Serialize {
     /// The columns but for the device, which is the last one of CSV and the title of Markdown.
     const COLUMNS: &'static [Column];
@@ -202,8 +201,7 @@ pub(super) trait TableRow: Serialize {
     fn cells(&self) -> Vec<Cell>;
 }
 
-/// Prints timed kernels.
-#[cfg(feature = "gpu")]
+/// Prints a table.
 pub(super) fn table<R: TableRow>(rows: &[R], output: BenchOutput) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match output {

@@ -255,6 +255,26 @@ pub(crate) static ON_THE_HUB: &[HubEntry] = &[
         },
         address: "ggml-org/gpt-oss-20b-GGUF/gpt-oss-20b-mxfp4.gguf",
     },
+    HubEntry {
+        about: About {
+            name: "whisper-tiny",
+            words: "Whisper tiny: speech to text in 99 languages (gyrus transcribe), quick",
+            licence: "MIT",
+            bytes: 77_691_713,
+            memory: 150 * MIB,
+        },
+        address: "ggerganov/whisper.cpp/ggml-tiny.bin",
+    },
+    HubEntry {
+        about: About {
+            name: "whisper-base.en",
+            words: "Whisper base.en: English speech to text (gyrus transcribe)",
+            licence: "MIT",
+            bytes: 147_964_211,
+            memory: 260 * MIB,
+        },
+        address: "ggerganov/whisper.cpp/ggml-base.en.bin",
+    },
 ];
 
 /// The bytes of the recurrent states of one sequence and its checkpoints, in layers of Gated DeltaNet with heads of 128.

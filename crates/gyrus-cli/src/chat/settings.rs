@@ -4,9 +4,10 @@ use std::fmt::Write;
 use std::str::FromStr;
 
 use anyhow::{Result, anyhow, bail};
-use gyrus::Sampler;
+use gyrus::{Mirostat, Sampler};
 
 use crate::decoding::Decoding;
+use crate::samplers::{bias, last_tokens, mirostat_version};
 
 /// The settings of a chat that can be changed while it runs.
 #[derive(Debug, Clone)]
@@ -23,51 +24,88 @@ struct Setting {
     set: fn(&mut Settings, &str) -> Result<()>,
 }
 
-const ALL: [Setting; 11] = [
+/// Settings that are numbers of the sampler.
+macro_rules! numbers {
+    ($($name:literal: $($field:ident).+,)*) => {
+        [$(Setting {
+            name: $name,
+            get: |all| all.sampler.$($field).+.to_string(),
+            set: |all, text| put(&mut all.sampler.$($field).+, text),
+        },)*]
+    };
+}
+
+const NUMBERS: [Setting; 18] = numbers![
+    "temp": temperature,
+    "dynatemp-range": dynamic_temperature.range,
+    "dynatemp-exponent": dynamic_temperature.exponent,
+    "top-k": top_k,
+    "top-p": top_p,
+    "min-p": min_p,
+    "typical-p": typical_p,
+    "top-n-sigma": top_n_sigma,
+    "xtc-probability": xtc.probability,
+    "xtc-threshold": xtc.threshold,
+    "repeat-penalty": repetition_penalty,
+    "presence-penalty": presence_penalty,
+    "frequency-penalty": frequency_penalty,
+    "penalty-window": penalty_window,
+    "dry-multiplier": dry.multiplier,
+    "dry-base": dry.base,
+    "dry-allowed-length": dry.allowed_length,
+    "seed": seed,
+];
+
+const OTHERS: [Setting; 8] = [
     Setting {
-        name: "temp",
-        get: |all| all.sampler.temperature.to_string(),
-        set: |all, text| put(&mut all.sampler.temperature, text),
+        name: "dry-penalty-last-n",
+        get: |all| match all.sampler.dry.window {
+            u32::MAX => "-1".to_owned(),
+            window => window.to_string(),
+        },
+        set: |all, text| {
+            all.sampler.dry.window = last_tokens(text).map_err(|error| anyhow!(error))?;
+            Ok(())
+        },
     },
     Setting {
-        name: "top-k",
-        get: |all| all.sampler.top_k.to_string(),
-        set: |all, text| put(&mut all.sampler.top_k, text),
+        name: "mirostat",
+        get: |all| if all.sampler.mirostat.is_some() { "2".to_owned() } else { "0".to_owned() },
+        set: |all, text| {
+            let is_on = mirostat_version(text).map_err(|error| anyhow!(error))? == 2;
+            all.sampler.mirostat = is_on.then(|| all.sampler.mirostat.unwrap_or_default());
+            Ok(())
+        },
     },
     Setting {
-        name: "top-p",
-        get: |all| all.sampler.top_p.to_string(),
-        set: |all, text| put(&mut all.sampler.top_p, text),
+        name: "mirostat-tau",
+        get: |all| mirostat(all, |mirostat| mirostat.tau),
+        set: |all, text| put(&mut mirostat_mut(all)?.tau, text),
     },
     Setting {
-        name: "min-p",
-        get: |all| all.sampler.min_p.to_string(),
-        set: |all, text| put(&mut all.sampler.min_p, text),
+        name: "mirostat-eta",
+        get: |all| mirostat(all, |mirostat| mirostat.eta),
+        set: |all, text| put(&mut mirostat_mut(all)?.eta, text),
     },
     Setting {
-        name: "repeat-penalty",
-        get: |all| all.sampler.repetition_penalty.to_string(),
-        set: |all, text| put(&mut all.sampler.repetition_penalty, text),
+        name: "logit-bias",
+        get: |all| match &all.sampler.logit_bias[..] {
+            [] => "none".to_owned(),
+            biases => biases.iter().map(|(id, by)| format!("{id}={by}")).collect::<Vec<_>>().join(","),
+        },
+        set: |all, text| {
+            let biases = if text == "none" { Ok(Vec::new()) } else { text.split(',').map(bias).collect() };
+            all.sampler.logit_bias = biases.map_err(|error: String| anyhow!(error))?;
+            Ok(())
+        },
     },
     Setting {
-        name: "presence-penalty",
-        get: |all| all.sampler.presence_penalty.to_string(),
-        set: |all, text| put(&mut all.sampler.presence_penalty, text),
-    },
-    Setting {
-        name: "frequency-penalty",
-        get: |all| all.sampler.frequency_penalty.to_string(),
-        set: |all, text| put(&mut all.sampler.frequency_penalty, text),
-    },
-    Setting {
-        name: "penalty-window",
-        get: |all| all.sampler.penalty_window.to_string(),
-        set: |all, text| put(&mut all.sampler.penalty_window, text),
-    },
-    Setting {
-        name: "seed",
-        get: |all| all.sampler.seed.to_string(),
-        set: |all, text| put(&mut all.sampler.seed, text),
+        name: "samplers",
+        get: |all| all.sampler.order.to_string(),
+        set: |all, text| {
+            all.sampler.order = text.parse()?;
+            Ok(())
+        },
     },
     Setting {
         name: "max-tokens",
@@ -96,11 +134,23 @@ const ALL: [Setting; 11] = [
     },
 ];
 
+fn all() -> impl Iterator<Item = &'static Setting> {
+    NUMBERS.iter().chain(&OTHERS)
+}
+
+fn mirostat(all: &Settings, field: fn(&Mirostat) -> f32) -> String {
+    all.sampler.mirostat.as_ref().map_or_else(|| "off".to_owned(), |mirostat| field(mirostat).to_string())
+}
+
+fn mirostat_mut(all: &mut Settings) -> Result<&mut Mirostat> {
+    all.sampler.mirostat.as_mut().ok_or_else(|| anyhow!("mirostat is off: /set mirostat 2 comes first"))
+}
+
 impl Settings {
     /// All settings, one to a line.
     pub(crate) fn list(&self) -> String {
         let mut text = String::new();
-        for setting in &ALL {
+        for setting in all() {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{:<18} {}", setting.name, (setting.get)(self));
         }
@@ -109,8 +159,8 @@ impl Settings {
 
     /// Changes a setting. One that is refused is as it was.
     pub(crate) fn change(&mut self, name: &str, value: &str) -> Result<()> {
-        let Some(setting) = ALL.iter().find(|setting| setting.name == name) else {
-            let names: Vec<&str> = ALL.iter().map(|setting| setting.name).collect();
+        let Some(setting) = all().find(|setting| setting.name == name) else {
+            let names: Vec<&str> = all().map(|setting| setting.name).collect();
             bail!("there is no setting '{name}', only {}", names.join(", "));
         };
         if value.is_empty() {
@@ -158,16 +208,44 @@ mod tests {
             ("heat", "1", "no setting 'heat', only temp"),
             ("seed", "", "needs a value"),
             ("max-tokens", "-3", "number"),
+            ("typical-p", "0", "typical-p is 0"),
+            ("xtc-threshold", "2", "XTC threshold is 2"),
+            ("dry-penalty-last-n", "-2", "a number of tokens or -1"),
+            ("mirostat", "1", "only version 2"),
+            ("mirostat-tau", "4", "mirostat is off"),
+            ("logit-bias", "7", "a token's id, = and a number"),
+            ("samplers", "top_k;best", "no sampler 'best'"),
         ] {
             let error = format!("{:#}", settings.change(name, value).unwrap_err());
             assert!(error.contains(complaint), "{name} {value}: {error}");
         }
         assert_eq!(settings.list(), before);
-        for (name, value) in [("temp", "0.25"), ("top-k", "7"), ("think", "off"), ("max-tokens", "9")] {
+        for (name, value) in [
+            ("temp", "0.25"),
+            ("dynatemp-range", "0.5"),
+            ("top-k", "7"),
+            ("typical-p", "0.9"),
+            ("top-n-sigma", "1.5"),
+            ("xtc-probability", "0.5"),
+            ("dry-multiplier", "0.8"),
+            ("dry-penalty-last-n", "64"),
+            ("dry-penalty-last-n", "-1"),
+            ("mirostat", "2"),
+            ("mirostat-tau", "4"),
+            ("logit-bias", "7=-inf,9=1.5"),
+            ("samplers", "top_k;temperature"),
+            ("think", "off"),
+            ("max-tokens", "9"),
+        ] {
             settings.change(name, value).unwrap();
             assert!(settings.list().lines().any(|line| line.starts_with(name) && line.ends_with(value)));
         }
         assert_eq!((settings.sampler.top_k, settings.decoding.reasoning()), (7, Some(false)));
+        assert_eq!(settings.sampler.mirostat.map(|mirostat| mirostat.tau), Some(4.0));
+        assert_eq!(settings.sampler.logit_bias, [(7, f32::NEG_INFINITY), (9, 1.5)]);
+        settings.change("mirostat", "0").unwrap();
+        settings.change("logit-bias", "none").unwrap();
+        assert_eq!((settings.sampler.mirostat, settings.sampler.logit_bias.len()), (None, 0));
         settings.change("think", "auto").unwrap();
         settings.change("max-tokens", "none").unwrap();
         assert_eq!((settings.max_tokens, settings.decoding.reasoning()), (None, None));

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::ServeArgs;
+use crate::decoding::ConstraintArgs;
 use crate::options::{ModelArgs, ReportArgs, SubjectArgs};
 
 #[derive(Debug, Args)]
@@ -65,6 +66,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", requires = "kernels", hide = true)]
     pub(crate) workgroup: Option<u32>,
 
+    /// Time sampling also up to each of its launches
+    #[cfg(feature = "gpu")]
+    #[arg(long, requires = "kernels", hide = true)]
+    pub(crate) by_launch: bool,
+
     /// Heads of a token that different invocations process
     #[cfg(feature = "gpu")]
     #[arg(long, value_name = "N", requires = "kernels", hide = true)]
@@ -73,6 +79,9 @@ pub(crate) struct BenchArgs {
     /// Run real prompts: time to first token and time per output token
     #[arg(long)]
     pub(crate) prompts: bool,
+
+    #[command(flatten)]
+    pub(crate) asked: AskedArgs,
 
     #[command(flatten)]
     pub(crate) speculation: SpeculationArgs,
@@ -85,6 +94,22 @@ pub(crate) struct BenchArgs {
 
     #[command(flatten)]
     pub(crate) model_options: ModelArgs,
+}
+
+/// A measurement of what requests ask for, against requests that do not.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Constraints and log-probabilities")]
+pub(crate) struct AskedArgs {
+    #[command(flatten)]
+    pub(crate) constraint: ConstraintArgs,
+
+    /// Decode with and without log-probabilities of each token and the N most likely ones
+    #[arg(long, value_name = "N", conflicts_with_all = ["prompts", "serve", "speculate"], value_parser = clap::value_parser!(u8).range(0..=20))]
+    pub(crate) logprobs: Option<u8>,
+
+    /// The vocabulary of the synthetic model: that of a GGUF file
+    #[arg(long, value_name = "FILE", requires = "synthetic")]
+    pub(crate) vocabulary: Option<PathBuf>,
 }
 
 /// A measurement of speculation.

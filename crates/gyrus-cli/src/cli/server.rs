@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use gyrus_server::KeepAlive;
 
 use crate::options::ModelArgs;
+use crate::synthetic::Synthetic;
 
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
@@ -20,6 +21,15 @@ pub(crate) struct ServerArgs {
     /// A folder whose models clients may ask for, by their names without .gguf
     #[arg(long, value_name = "FOLDER")]
     pub(crate) models: Option<PathBuf>,
+
+    /// Random weights as the first model: a known shape or explicit dimensions, and a quantisation, such as
+    /// llama-3.2-1b:q4_0. It measures a server without a model's file
+    #[arg(long, value_name = "SHAPE:QUANT", requires = "vocabulary")]
+    pub(crate) synthetic: Option<Synthetic>,
+
+    /// A GGUF file whose vocabulary the synthetic model has, so that it writes text
+    #[arg(long, value_name = "FILE", requires = "synthetic")]
+    pub(crate) vocabulary: Option<PathBuf>,
 
     /// Another name for a model, as NAME=MODEL, such as gpt-4o=smollm2-135m
     #[arg(long, value_name = "NAME=MODEL", value_parser = pair)]

@@ -92,6 +92,7 @@ impl Summary {
             format: match model.format() {
                 Format::Gguf => "GGUF",
                 Format::SafeTensors => "SafeTensors",
+                Format::WhisperGgml => "Whisper GGML",
             },
             architecture: architecture(model),
             files: model
@@ -109,7 +110,8 @@ impl Summary {
     }
 }
 
-fn architecture(model: &Checkpoint) -> Option<String> {
+/// The architecture that a file names.
+pub(crate) fn architecture(model: &Checkpoint) -> Option<String> {
     match model.gguf() {
         Some(metadata) => metadata.get::<&str>("general.architecture").ok()?.map(str::to_owned),
         None => model.config()?.get("model_type")?.as_str().map(str::to_owned),

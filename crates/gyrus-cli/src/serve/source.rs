@@ -3,20 +3,24 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use gyrus::{Model, Options, Precision};
+use gyrus::speech::SpeechOptions;
+use gyrus::{Embedder, Model, ModelKind, Options, Precision, Reranker, Transcriber};
 use gyrus_formats::{Access, Bytes, Checkpoint};
-use gyrus_server::{Listed, Pulled, Source, SourceError};
+use gyrus_server::{Details, Listed, Pulled, Served, Source, SourceError};
 
+use super::details::{self, Known};
 use crate::catalogue::{About, CATALOGUE, Named, ON_THE_HUB, Origin};
 use crate::cli::ServerArgs;
 use crate::environment::Environment;
 use crate::fetch::{self, Existing};
 use crate::resolve::{ModelSource, resolve};
-use crate::{cache, foreign};
+use crate::synthetic::Synthetic;
+use crate::{cache, catalogue, foreign};
 
 /// How often the progress of a download is told.
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -25,9 +29,12 @@ const PROGRESS: Duration = Duration::from_millis(200);
 pub(super) struct Models {
     /// Those of the command line.
     told: Vec<(String, ModelSource)>,
+    /// Random weights, before all others.
+    synthetic: Option<Synthetic>,
     folder: Option<PathBuf>,
     environment: Environment,
     options: Options,
+    details: Known,
 }
 
 impl Models {
@@ -55,21 +62,37 @@ impl Models {
         options.sessions = args.parallel.into();
         // The server refuses what is too much before it comes here.
         options.queue = usize::MAX;
-        Ok(Models { told, folder: args.models.clone(), environment, options })
+        let synthetic = args.synthetic.clone().zip(args.vocabulary.as_deref());
+        let synthetic =
+            synthetic.map(|(model, path)| model.with_vocabulary(path)).transpose().context("--vocabulary")?;
+        Ok(Models {
+            told,
+            synthetic,
+            folder: args.models.clone(),
+            environment,
+            options,
+            details: Known::default(),
+        })
     }
 
     /// Opens every model that is there, to see whether it is sound.
     pub(super) fn check(&self) -> Result<()> {
         for one in self.list().iter().filter(|one| one.is_present) {
-            let opened = self
-                .open(&one.name)
-                .and_then(|checkpoint| Ok(gyrus::Config::read(&checkpoint, self.options.precision)?));
+            let opened = self.open(&one.name).and_then(|checkpoint| {
+                if ModelKind::of(&checkpoint)? == ModelKind::Language {
+                    gyrus::Config::read(&checkpoint, self.options.precision)?;
+                }
+                Ok(())
+            });
             opened.with_context(|| one.name.clone())?;
         }
         Ok(())
     }
 
     fn open(&self, name: &str) -> Result<Checkpoint> {
+        if let Some(synthetic) = self.synthetic.as_ref().filter(|synthetic| synthetic.name() == name) {
+            return synthetic.model();
+        }
         match self.find(name)? {
             ModelSource::File(path) => Ok(Checkpoint::open_with(&path, self.access())?),
             ModelSource::BuiltIn { name, bytes } => Ok(Checkpoint::from_gguf(name, Bytes::Static(bytes))?),
@@ -153,6 +176,12 @@ impl Source for Models {
                 all.push(one);
             }
         };
+        if let Some(synthetic) = &self.synthetic {
+            let bytes = synthetic.bytes();
+            let description = "random weights".to_owned();
+            let name = synthetic.name().to_owned();
+            add(Listed { name, bytes, memory: bytes, is_present: true, modified: None, description });
+        }
         for (name, source) in &self.told {
             match source {
                 ModelSource::File(path) => add(of_file(name, path)),
@@ -172,9 +201,64 @@ impl Source for Models {
         all
     }
 
-    fn load(&self, name: &str) -> Result<Model, SourceError> {
-        let load = || -> Result<Model> { Ok(Model::load(self.open(name)?, &self.options)?) };
+    fn load(&self, name: &str) -> Result<Served, SourceError> {
+        let load = || -> Result<Served> {
+            let (checkpoint, options) = (self.open(name)?, &self.options);
+            if Transcriber::recognises(&checkpoint) {
+                let options = SpeechOptions {
+                    device: options.device.clone(),
+                    precision: options.precision,
+                    threads: options.threads,
+                    quantize: options.quantize,
+                    gpu_memory: options.gpu_memory,
+                    pipelines: options.pipelines.clone(),
+                    ..SpeechOptions::default()
+                };
+                return Ok(Served::Transcriber(Transcriber::load(checkpoint, &options, |_, _| {})?));
+            }
+            Ok(match ModelKind::of(&checkpoint)? {
+                ModelKind::Language => Model::load(checkpoint, options)?.into(),
+                ModelKind::Embedder => {
+                    Served::Embedder(Arc::new(Embedder::load(checkpoint, options, None, &|_, _| {})?))
+                }
+                ModelKind::Reranker => {
+                    Served::Reranker(Arc::new(Reranker::load(checkpoint, options, &|_, _| {})?))
+                }
+            })
+        };
         load().map_err(|error| SourceError::new(format!("{error:#}")))
+    }
+
+    fn template(&self, name: &str) -> Option<String> {
+        // Random weights would be made for it.
+        if self.synthetic.as_ref().is_some_and(|synthetic| synthetic.name() == name) {
+            return None;
+        }
+        gyrus::tokenizer::template_source(&self.open(name).ok()?).ok().flatten()
+    }
+
+    fn details(&self, name: &str) -> Details {
+        if let Some(synthetic) = self.synthetic.as_ref().filter(|synthetic| synthetic.name() == name) {
+            return Details {
+                format: "gguf".to_owned(),
+                family: synthetic.architecture().to_owned(),
+                parameters: synthetic.parameters(),
+                quantization: synthetic.dtype().name().to_owned(),
+                digest: None,
+            };
+        }
+        let Ok(source) = self.find(name) else {
+            // One of the catalogue that was not downloaded: its file is known all the same.
+            let digest = catalogue::find(name).map(|entry| entry.sha256.to_string());
+            return Details { digest, ..Details::default() };
+        };
+        let found = match &source {
+            ModelSource::File(path) => self.details.of_file(path, || self.open(name).ok()),
+            ModelSource::BuiltIn { .. } => {
+                self.open(name).map(|model| details::of_model(&model)).unwrap_or_default()
+            }
+        };
+        Details { digest: details::digest_of(&source, &self.environment), ..found }
     }
 
     fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulled) -> bool) -> Result<(), SourceError> {

@@ -25,6 +25,8 @@ const SETTLE: usize = 16;
 const BEFORE: usize = 64;
 /// Tokens that the long prompt generates after it was read.
 const AFTER: usize = 8;
+/// How many of the longest times between tokens are reported.
+const LONGEST: usize = 12;
 /// Tokens that running sequences may need while the long prompt is read, for each of its tokens: with chunks of 16 rows
 /// one step comes with each chunk.
 const PROMPT_TOKENS_PER_STEP: usize = 8;
@@ -49,6 +51,17 @@ struct Report {
     /// The time to the long prompt's first token if nothing else runs, and beside the others.
     alone_seconds: f64,
     joined_seconds: f64,
+    /// When the parts of the long prompt were read, from when it was sent.
+    read_seconds: Vec<f64>,
+    /// The longest times between tokens of one of the running sequences, and when they ended.
+    longest: Vec<Wait>,
+}
+
+/// A time between two tokens.
+#[derive(Debug, Serialize)]
+struct Wait {
+    at_seconds: f64,
+    seconds: f64,
 }
 
 pub(super) fn run(args: &BenchArgs, join_tokens: usize) -> Result<()> {
@@ -76,7 +89,7 @@ pub(super) fn run(args: &BenchArgs, join_tokens: usize) -> Result<()> {
     };
     // Twice, because the first may be slower.
     scenario.long_prompt(join_tokens, ALONE)?;
-    let alone = scenario.long_prompt(join_tokens, ALONE + 1)?.1;
+    let alone = scenario.long_prompt(join_tokens, ALONE + 1)?.first;
     let measured = scenario.join(running, prompt_tokens, join_tokens)?;
     drop(driver);
     if scenario.cancel.is_cancelled() {
@@ -90,7 +103,9 @@ pub(super) fn run(args: &BenchArgs, join_tokens: usize) -> Result<()> {
         before_seconds: Quantiles::new(&measured.before),
         during_seconds: Quantiles::new(&measured.during),
         alone_seconds: alone.as_secs_f64(),
-        joined_seconds: measured.joined.as_secs_f64(),
+        joined_seconds: measured.prompt.first.as_secs_f64(),
+        read_seconds: measured.prompt.read.iter().map(Duration::as_secs_f64).collect(),
+        longest: measured.longest,
     };
     report.print(args.report.output)
 }
@@ -113,7 +128,15 @@ struct Scenario<'a> {
 struct Joined {
     before: Vec<f64>,
     during: Vec<f64>,
-    joined: Duration,
+    longest: Vec<Wait>,
+    prompt: LongPrompt,
+}
+
+/// When a long prompt was sent, and how long after that its parts were read and its first token came.
+struct LongPrompt {
+    sent: Instant,
+    read: Vec<Duration>,
+    first: Duration,
 }
 
 impl Scenario<'_> {
@@ -123,20 +146,22 @@ impl Scenario<'_> {
         Request::ids(ids).ignore_end(true).sampler(sampler).cancel(cancel.clone())
     }
 
-    /// Computes the long prompt and a few tokens. Returns when it was sent and the time to the first token.
-    fn long_prompt(&self, join_tokens: usize, purpose: u64) -> Result<(Instant, Duration)> {
+    /// Computes the long prompt and a few tokens.
+    fn long_prompt(&self, join_tokens: usize, purpose: u64) -> Result<LongPrompt> {
         let mut session = self.model.session();
         let request = self.request(join_tokens, purpose, &self.cancel).max_tokens(AFTER);
         let sent = Instant::now();
         let mut generation = session.generate(request)?;
-        let mut first = None;
+        let (mut read, mut first) = (Vec::new(), None);
         while let Some(event) = generation.next()? {
-            if matches!(event, Event::Token { .. }) {
-                first.get_or_insert_with(|| sent.elapsed());
+            match event {
+                Event::PrefillProgress { .. } => read.push(sent.elapsed()),
+                Event::Token { .. } if first.is_none() => first = Some(sent.elapsed()),
+                _ => {}
             }
         }
         match first {
-            Some(first) => Ok((sent, first)),
+            Some(first) => Ok(LongPrompt { sent, read, first }),
             None if self.cancel.is_cancelled() => Err(Interrupted.into()),
             None => Err(anyhow!("the long prompt has no token")),
         }
@@ -173,7 +198,7 @@ impl Scenario<'_> {
             }
             Ok(Instant::now())
         };
-        let (settled, (sent, joined)) = thread::scope(|scope| {
+        let (settled, prompt) = thread::scope(|scope| {
             let clients: Vec<_> = (0..running)
                 .map(|number| {
                     let (ended, decode) = (&ended, &decode);
@@ -186,11 +211,11 @@ impl Scenario<'_> {
                 .collect();
             let measured = reached(SETTLE).and_then(|settled| {
                 reached(SETTLE + BEFORE)?;
-                let joined = self.long_prompt(join_tokens, JOINING)?;
+                let prompt = self.long_prompt(join_tokens, JOINING)?;
                 if ended.load(Ordering::Relaxed) > 0 {
                     bail!("a running sequence ended while the prompt was read: --ctx sets a longer context");
                 }
-                Ok((settled, joined))
+                Ok((settled, prompt))
             });
             stop.cancel();
             for client in clients {
@@ -204,7 +229,20 @@ impl Scenario<'_> {
             let within = pairs.filter(|pair| pair[1] > from && pair[1] <= to);
             within.map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect()
         };
-        Ok(Joined { before: gaps(settled, sent), during: gaps(sent, sent + joined), joined })
+        let (sent, end) = (prompt.sent, prompt.sent + prompt.first);
+        let mut longest: Vec<Wait> = all_times
+            .iter()
+            .take(1)
+            .flat_map(|times| times.windows(2))
+            .filter(|pair| pair[1] > sent && pair[1] <= end)
+            .map(|pair| Wait {
+                at_seconds: (pair[1] - sent).as_secs_f64(),
+                seconds: (pair[1] - pair[0]).as_secs_f64(),
+            })
+            .collect();
+        longest.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        longest.truncate(LONGEST);
+        Ok(Joined { before: gaps(settled, sent), during: gaps(sent, end), longest, prompt })
     }
 }
 

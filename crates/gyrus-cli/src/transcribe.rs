@@ -1,0 +1,235 @@
+//! `gyrus transcribe`: the text of recordings.
+
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use gyrus::audio::{Limits, Waveform};
+use gyrus::speech::{Segment, SpeechEvent, SpeechOptions, Transcript};
+use gyrus::{Access, Precision, Transcriber};
+
+use crate::cli::{FormatArg, TimestampsArg, TranscribeArgs};
+use crate::environment::Environment;
+use crate::options::PrecisionArg;
+use crate::output::OutputFile;
+use crate::progress::Progress;
+use crate::source::Source;
+use crate::{cache, diagnostics, foreign, interrupt};
+
+/// The longest recording: a day.
+const LIMITS: Limits = Limits { seconds: 24.0 * 3600.0 };
+/// The most bytes of a file or of stdin: a day of stereo at 48 kHz in 32 bits, and more.
+const MOST_BYTES: u64 = 48 << 30;
+
+pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
+    let several = args.files.len() > 1;
+    let is_text = matches!(args.format, FormatArg::Txt | FormatArg::Json);
+    ensure!(
+        !several || is_text || args.output.is_some(),
+        "several recordings need --output DIR in this format: one file cannot hold their {}",
+        args.format.extension()
+    );
+    let start = Instant::now();
+    // Recordings are read first: a wrong path is found before a model is downloaded.
+    let recordings: Result<Vec<Waveform>> = args.files.iter().map(|file| read(file, args)).collect();
+    let recordings = recordings?;
+    let source = Source::resolve(Some(&args.model))?;
+    let transcriber = load(&source, args)?;
+    let seconds: f64 = recordings.iter().map(Waveform::seconds).sum();
+
+    let mut terminal = Output { out: std::io::stdout(), escapes: std::io::stdout().is_terminal() };
+    let streams = args.format == FormatArg::Txt && args.output.is_none() && !several;
+    let progress = (!args.quiet).then(|| Progress::new("transcribing"));
+    let cancel = interrupt::on_ctrl_c();
+    let mut done = vec![0.0; recordings.len()];
+    let mut failed = None;
+    let audio: Vec<&Waveform> = recordings.iter().collect();
+    let transcripts = transcriber.transcribe_all(&audio, &args.request(), &mut |event| {
+        match event {
+            SpeechEvent::Segment { segment, .. } if streams => {
+                if let Err(error) = terminal.segment(segment, args.timestamps) {
+                    failed = Some(error);
+                    return false;
+                }
+            }
+            SpeechEvent::Partial { text, .. } if args.partial => {
+                diagnostics::aside(foreign::one_line(text.trim(), 200));
+            }
+            SpeechEvent::Language { file, code } if !args.quiet => {
+                diagnostics::about(foreign::path(&args.files[file]), format!("the language is {code}"));
+            }
+            SpeechEvent::Progress { file, seconds: at } => {
+                done[file] = at;
+                if let Some(progress) = &progress {
+                    progress.set(done.iter().sum::<f64>() as u64, seconds as u64);
+                }
+            }
+            _ => {}
+        }
+        !cancel.is_cancelled()
+    })?;
+    drop(progress);
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    for (file, transcript) in args.files.iter().zip(&transcripts) {
+        match &args.output {
+            Some(folder) => write_file(folder, file, transcript, args.format)?,
+            None if streams => {}
+            None => terminal.transcript(file, transcript, args, several)?,
+        }
+    }
+    if !args.quiet {
+        let took = start.elapsed().as_secs_f64();
+        let rate = seconds / took.max(1e-3);
+        diagnostics::aside(format!(
+            "{seconds:.1} s of audio in {took:.2} s, {rate:.1} times as fast as it was spoken"
+        ));
+    }
+    Ok(())
+}
+
+/// Reads and decodes a recording.
+fn read(path: &Path, args: &TranscribeArgs) -> Result<Waveform> {
+    let named = || foreign::path(path);
+    let mut bytes = Vec::new();
+    let is_stdin = path.as_os_str() == "-";
+    let mut read = |input: &mut dyn Read| input.take(MOST_BYTES).read_to_end(&mut bytes);
+    match is_stdin {
+        true => read(&mut std::io::stdin().lock()),
+        false => {
+            let file = File::open(path).with_context(named)?;
+            if file.metadata().with_context(named)?.is_dir() {
+                bail!("{}: is a folder, not an audio file", named());
+            }
+            read(&mut &file)
+        }
+    }
+    .with_context(named)?;
+    let decoded = match &args.raw {
+        Some(format) => Waveform::from_pcm(&bytes, format, &LIMITS),
+        None => Waveform::decode(bytes, &LIMITS),
+    };
+    let decoded = decoded.with_context(named)?;
+    if decoded.damaged_packets() > 0 && !args.quiet {
+        let count = decoded.damaged_packets();
+        diagnostics::about(named(), format!("{count} packets are damaged and were replaced by silence"));
+    }
+    Ok(decoded)
+}
+
+fn load(source: &Source, args: &TranscribeArgs) -> Result<Transcriber> {
+    let options = SpeechOptions {
+        device: args.device.clone(),
+        precision: match args.precision {
+            PrecisionArg::Exact => Precision::Exact,
+            PrecisionArg::Fast => Precision::Fast,
+        },
+        threads: args.threads.map(usize::from),
+        pipelines: cache::pipelines(&Environment::of_process()),
+        ..SpeechOptions::default()
+    };
+    let checkpoint = source.open(Access::Map)?;
+    let start = Instant::now();
+    let progress = (!args.quiet).then(|| Progress::new("loading"));
+    let transcriber = Transcriber::load(checkpoint, &options, |done, total| {
+        if let Some(progress) = &progress {
+            progress.set(done, total);
+        }
+    });
+    drop(progress);
+    let name = foreign::one_line(source.name(), 80);
+    let transcriber = transcriber.with_context(|| name.clone())?;
+    if !args.quiet {
+        let device = foreign::one_line(&transcriber.device().to_string(), 240);
+        diagnostics::aside(format!("{name} · {device} · loaded in {:.2} s", start.elapsed().as_secs_f64()));
+    }
+    Ok(transcriber)
+}
+
+fn rendered(transcript: &Transcript, format: FormatArg) -> String {
+    match format {
+        FormatArg::Txt => transcript.to_txt(),
+        FormatArg::Json => format!("{}\n", transcript.to_json()),
+        FormatArg::Srt => transcript.to_srt(),
+        FormatArg::Vtt => transcript.to_vtt(),
+        FormatArg::Tsv => transcript.to_tsv(),
+    }
+}
+
+/// Writes `DIR/NAME.FORMAT`.
+fn write_file(folder: &Path, file: &Path, transcript: &Transcript, format: FormatArg) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| foreign::path(folder))?;
+    let stem = match file.file_stem() {
+        Some(stem) if file.as_os_str() != "-" => stem.to_owned(),
+        _ => "stdin".into(),
+    };
+    let mut name = stem;
+    name.push(".");
+    name.push(format.extension());
+    OutputFile::write(&folder.join(name), rendered(transcript, format))
+}
+
+/// Stdout. On a terminal, text of a model cannot move the cursor or change colours.
+struct Output {
+    out: std::io::Stdout,
+    escapes: bool,
+}
+
+impl Output {
+    fn write(&mut self, text: &str) -> Result<()> {
+        let mut out = self.out.lock();
+        match self.escapes {
+            true => {
+                for line in text.split_inclusive('\n') {
+                    let (line, end) = line.strip_suffix('\n').map_or((line, ""), |line| (line, "\n"));
+                    let acts = |c: char| foreign::acts(c) && c != '\t';
+                    let shown: String = line
+                        .chars()
+                        .map(|c| if acts(c) { c.escape_default().to_string() } else { c.into() })
+                        .collect();
+                    write!(out, "{shown}{end}")?;
+                }
+            }
+            false => out.write_all(text.as_bytes())?,
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    /// A segment as soon as it is known, with its words if they have times.
+    fn segment(&mut self, segment: &Segment, timestamps: TimestampsArg) -> Result<()> {
+        match timestamps {
+            TimestampsArg::Word => {
+                for word in &segment.words {
+                    self.write(&format!("{:.2}\t{:.2}\t{}\n", word.start, word.end, word.text.trim()))?;
+                }
+                Ok(())
+            }
+            _ => self.write(&format!("{}\n", segment.text.trim())),
+        }
+    }
+
+    fn transcript(
+        &mut self,
+        file: &Path,
+        transcript: &Transcript,
+        args: &TranscribeArgs,
+        several: bool,
+    ) -> Result<()> {
+        match args.format {
+            FormatArg::Txt => {
+                self.write(&format!("# {}\n", foreign::path(file)))?;
+                transcript.segments.iter().try_for_each(|segment| self.segment(segment, args.timestamps))
+            }
+            FormatArg::Json if several => {
+                let mut object = transcript.to_json();
+                object["file"] = file.to_string_lossy().into();
+                self.write(&format!("{object}\n"))
+            }
+            format => self.write(&rendered(transcript, format)),
+        }
+    }
+}
