@@ -18,9 +18,31 @@ const SLAB: usize = 32 << 20;
 /// Bytes of a cache line, the alignment of parts.
 const LINE: usize = 64;
 
+/// The slabs of the process.
+static SLABS: Slabs = Slabs::new();
+
 /// The slab that parts are allocated from, and the bytes of it in use. It does not keep the slab: when a model is dropped, so is
 /// the slab that it began.
-static CURRENT: Mutex<(Weak<Slab>, usize)> = Mutex::new((Weak::new(), 0));
+struct Slabs(Mutex<(Weak<Slab>, usize)>);
+
+impl Slabs {
+    const fn new() -> Slabs {
+        Slabs(Mutex::new((Weak::new(), 0)))
+    }
+
+    fn zeroed(&self, len: usize) -> Result<SlabBytes, CpuError> {
+        if len >= SLAB {
+            return Ok(SlabBytes { slab: Slab::new(len)?, offset: 0, len });
+        }
+        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (slab, offset) = match current.0.upgrade() {
+            Some(slab) if current.1 + len <= SLAB => (slab, current.1),
+            _ => (Slab::new(SLAB)?, 0),
+        };
+        *current = (Arc::downgrade(&slab), (offset + len).next_multiple_of(LINE));
+        Ok(SlabBytes { slab, offset, len })
+    }
+}
 
 struct Slab {
     start: *mut u8,
@@ -56,16 +78,7 @@ pub(crate) struct SlabBytes {
 impl SlabBytes {
     /// Allocates `len` zero bytes, or reports that the system is out of memory.
     pub(crate) fn zeroed(len: usize) -> Result<SlabBytes, CpuError> {
-        if len >= SLAB {
-            return Ok(SlabBytes { slab: Slab::new(len)?, offset: 0, len });
-        }
-        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        let (slab, offset) = match current.0.upgrade() {
-            Some(slab) if current.1 + len <= SLAB => (slab, current.1),
-            _ => (Slab::new(SLAB)?, 0),
-        };
-        *current = (Arc::downgrade(&slab), (offset + len).next_multiple_of(LINE));
-        Ok(SlabBytes { slab, offset, len })
+        SLABS.zeroed(len)
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
@@ -86,9 +99,11 @@ mod tests {
 
     #[test]
     fn parts_are_zeroed_aligned_and_disjoint() {
+        // Slabs of its own: other tests allocate from those of the process meanwhile.
+        let of_test = Slabs::new();
         let mut parts: Vec<SlabBytes> = Vec::new();
         for len in [1, 63, 64, 65, 5 << 20, SLAB - 1, 7, SLAB + 3, 20 << 20, 0] {
-            let mut part = SlabBytes::zeroed(len).unwrap();
+            let mut part = of_test.zeroed(len).unwrap();
             assert!(part.as_slice().len() == len && part.as_slice().iter().all(|&b| b == 0));
             assert!(part.as_slice().as_ptr().addr().is_multiple_of(LINE));
             part.as_mut_slice().fill(parts.len() as u8 + 1);
