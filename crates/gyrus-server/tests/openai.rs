@@ -310,7 +310,7 @@ fn tokens_of_reasoning_are_counted() {
     let Some(source) = TestSource::with_template(template, folder.path()) else { return };
     let server = start_with(config(), source);
     let mut body = json!({ "messages": [{ "role": "user", "content": "A colour?" }], "max_tokens": 12,
-        "chat_template_kwargs": { "enable_thinking": true } });
+        "ignore_eos": true, "chat_template_kwargs": { "enable_thinking": true } });
     let whole = post(server.address, "/v1/chat/completions", &body).json();
     assert!(!whole["choices"][0]["message"]["reasoning_content"].as_str().unwrap().is_empty(), "{whole}");
     assert_eq!(whole["usage"]["completion_tokens_details"]["reasoning_tokens"], 12, "{whole}");
