@@ -20,6 +20,8 @@ pub(super) struct Hypothesis {
     pub(super) tokens: Vec<u32>,
     /// The sum of the log-probabilities of all tokens, the end included.
     pub(super) log_probability: f64,
+    /// Whether it was as long as it may be before it ended.
+    pub(super) is_cut: bool,
 }
 
 impl Hypothesis {
@@ -143,11 +145,11 @@ impl Search {
             let mut tokens = self.live[extension.parent].tokens.clone();
             if extension.token == self.end {
                 if self.complete.len() < most {
-                    self.complete.push(Hypothesis { tokens, log_probability });
+                    self.complete.push(Hypothesis { tokens, log_probability, is_cut: false });
                 }
             } else {
                 tokens.push(extension.token);
-                live.push(Hypothesis { tokens, log_probability });
+                live.push(Hypothesis { tokens, log_probability, is_cut: false });
                 extensions.push(extension);
                 if live.len() == width {
                     break;
@@ -165,7 +167,8 @@ impl Search {
     /// Ends the search if the hypotheses are as long as they may be.
     fn finish_step(&mut self, mut extensions: Vec<Extension>) -> Vec<Extension> {
         if self.live.first().is_some_and(|live| live.tokens.len() >= self.most_tokens) {
-            self.complete.append(&mut self.live);
+            let cut = self.live.drain(..).map(|live| Hypothesis { is_cut: true, ..live });
+            self.complete.extend(cut);
             extensions.clear();
         }
         extensions

@@ -1,5 +1,6 @@
 //! Divides the tokens of a window into segments by their timestamps, and finds where the next window begins.
 
+use super::search::Hypothesis;
 use super::tokens::Tokens;
 
 /// Frames of one timestamp: 20 ms.
@@ -61,6 +62,16 @@ pub(super) fn cut(tokens: &Tokens, sampled: &[u32], frames: usize) -> Cuts {
     Cuts { segments, advance }
 }
 
+/// The tokens of a text that repeats itself. One that reached the greatest length so repeated itself to the end: what came
+/// after its last timestamp is no text of the recording. A text without timestamps is kept.
+pub(super) fn without_loop(tokens: &Tokens, text: &Hypothesis) -> Vec<u32> {
+    let is_time = |token: &u32| tokens.is_timestamp(*token);
+    match text.tokens.iter().rposition(is_time).filter(|_| text.is_cut) {
+        Some(last) => text.tokens[..=last].to_vec(),
+        None => text.tokens.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tokens::tests::small;
@@ -88,6 +99,21 @@ mod tests {
     fn a_single_timestamp_at_the_end_ends_the_window() {
         assert_eq!(cuts(&[0, 65, -100, -100, 66, -200], 3000), (vec![(0, 100, 3), (100, 200, 3)], 3000));
         assert_eq!(cuts(&[0, 65, -100], 3000), (vec![(0, 100, 3)], 3000));
+    }
+
+    #[test]
+    fn a_loop_ends_at_the_last_timestamp() {
+        let tokens = small(3);
+        let first = tokens.first_timestamp;
+        let hypothesis =
+            |tokens: &[u32], is_cut| Hypothesis { tokens: tokens.to_vec(), is_cut, ..Hypothesis::default() };
+        let looped = [first, 65, first + 50, first + 50, 66, 66, 66];
+        assert_eq!(without_loop(&tokens, &hypothesis(&looped, true)), looped[..4]);
+        assert_eq!(without_loop(&tokens, &hypothesis(&looped, false)), looped);
+        assert_eq!(without_loop(&tokens, &hypothesis(&[65, 65], true)), [65, 65]);
+        // Nothing but the loop: no text, and the next window follows this one.
+        assert_eq!(without_loop(&tokens, &hypothesis(&[first, 66, 66], true)), [first]);
+        assert_eq!(cuts(&[0], 3000), (vec![(0, 1500, 1)], 3000));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::engine::{Encoded, Engine, Sequence, Step};
 use super::quality::compression_ratio;
 use super::request::SpeechRequest;
 use super::rules::Rules;
-use super::search::{Extension, Hypothesis, Search, Strategy};
+use super::search::{Extension, Search, Strategy};
 use super::segments::{self, Cut, FRAMES_PER_TIMESTAMP};
 use super::tokens::{Task, Tokens};
 use super::transcript::Segment;
@@ -56,6 +56,16 @@ struct Window {
     work: Work,
     sequences: Vec<Sequence>,
     no_speech: f64,
+}
+
+/// The text of a window that is taken, for better or worse.
+struct Accepted {
+    tokens: Vec<u32>,
+    temperature: f32,
+    compression_ratio: f64,
+    mean_log_probability: f64,
+    /// Whether it passed all checks; after the last temperature a text is taken that did not.
+    is_plausible: bool,
 }
 
 enum Work {
@@ -201,8 +211,14 @@ impl Stream {
             self.seek += frames;
             return Ok(());
         }
-        let temperature = request.temperatures.get(attempt).copied().unwrap_or(0.0);
-        self.accept(context, engine, window, best, ratio, temperature)
+        let accepted = Accepted {
+            temperature: request.temperatures.get(attempt).copied().unwrap_or(0.0),
+            compression_ratio: ratio,
+            is_plausible: !repeats && !improbable && !best.is_cut,
+            tokens: if repeats { segments::without_loop(context.tokens, &best) } else { best.tokens.clone() },
+            mean_log_probability: mean,
+        };
+        self.accept(context, engine, window, &accepted)
     }
 
     /// Adds the segments of a window and moves on.
@@ -211,11 +227,9 @@ impl Stream {
         context: &Context<'_>,
         engine: &mut Engine,
         window: Window,
-        best: Hypothesis,
-        compression_ratio: f64,
-        temperature: f32,
+        accepted: &Accepted,
     ) -> Result<(), Error> {
-        let cuts = segments::cut(context.tokens, &best.tokens, window.frames);
+        let cuts = segments::cut(context.tokens, &accepted.tokens, window.frames);
         let offset = self.seek as f64 / FRAMES_PER_SECOND;
         let has_text = |cut: &&Cut| !context.tokens.text(&cut.tokens).trim().is_empty();
         let with_text: Vec<&Cut> = cuts.segments.iter().filter(has_text).collect();
@@ -241,14 +255,16 @@ impl Stream {
                 tokens: cut.tokens.clone(),
                 words: own,
                 seek: self.seek,
-                temperature,
-                mean_log_probability: best.mean(),
-                compression_ratio,
+                temperature: accepted.temperature,
+                mean_log_probability: accepted.mean_log_probability,
+                compression_ratio: accepted.compression_ratio,
                 no_speech_probability: window.no_speech,
             });
             self.history.extend(&cut.tokens);
         }
-        if !context.request.previous_text || temperature > MOST_PROMPTING_TEMPERATURE {
+        // A text that repeats itself makes the next one do so, too.
+        let prompts = accepted.is_plausible && accepted.temperature <= MOST_PROMPTING_TEMPERATURE;
+        if !context.request.previous_text || !prompts {
             self.history.clear();
         }
         self.seek += cuts.advance.max(1);
