@@ -7,7 +7,7 @@ pub(crate) mod experts;
 
 use crate::f32_dot::{self, TILE_W, TILE_X};
 use crate::matrix::{Body, Matrix};
-use crate::panel::{FloatPanels, LANES, QuantPanels, TILE, float_panels};
+use crate::panel::{FloatPanels, LANES, PAIR_LANES, QuantPanels, TILE, float_panels};
 use crate::pool::{Pool, SERIAL_ELEMS};
 use crate::quantize_rows::{GROUP, QBlock, quantize_row};
 use crate::storage::{Bytes, Disjoint};
@@ -188,6 +188,7 @@ fn multiply_quant_panels(
     out: &Output,
     column: usize,
 ) {
+    let units = multiply_pairs(x, panels, weight, units, rows.clone(), out, column);
     let tile = panels.tile(x.isa);
     let mut sums = [[0.0; LANES]; TILE];
     for unit in units {
@@ -204,6 +205,37 @@ fn multiply_quant_panels(
             }
         }
     }
+}
+
+/// Multiplies two panels at a time, where the instruction set can and there are several rows. Returns the units that are left.
+fn multiply_pairs(
+    x: &Input,
+    panels: &QuantPanels,
+    weight: &Matrix,
+    units: Span,
+    rows: Span,
+    out: &Output,
+    column: usize,
+) -> Span {
+    let Some(tile) = panels.pair_tile(x.isa).filter(|_| rows.len() > 1) else { return units };
+    let mut sums = [[0.0; PAIR_LANES]; TILE];
+    let mut unit = units.start;
+    while unit + 2 <= units.end {
+        let panels = panels.pair(unit);
+        let lanes = PAIR_LANES.min(weight.rows() - unit * LANES);
+        for row in rows.clone().step_by(TILE) {
+            let count = TILE.min(rows.end - row);
+            let quantized = &x.quantized[row * x.blocks..(row + count) * x.blocks];
+            // SAFETY: the tile was chosen for this `Isa` and format; `quantized` holds `count` rows.
+            unsafe { tile(panels, quantized, count, &mut sums) };
+            for (r, sums) in sums[..count].iter().enumerate() {
+                // SAFETY: tasks write disjoint rectangles of rows and units.
+                unsafe { out.put(row + r, column + unit * LANES, &sums[..lanes]) };
+            }
+        }
+        unit += 2;
+    }
+    unit..units.end
 }
 
 fn multiply_float_panels(

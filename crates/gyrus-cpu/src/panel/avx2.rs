@@ -6,7 +6,7 @@ use super::quant_layout::QuantLayout;
 use super::scale_layout::ScaleLayout;
 use super::source::Source;
 use super::tile::{Kernel, multiply_panel};
-use super::{LANES, TILE};
+use super::{LANES, TILE, group_bytes};
 use crate::quantize_rows::QBlock;
 use crate::simd::Avx2;
 
@@ -76,9 +76,9 @@ impl Kernel for Avx2 {
     }
 
     #[inline(always)]
-    fn prefetch(p: *const u8) {
+    fn prefetch(p: *const u8, distance: usize) {
         // SAFETY: a prefetch of any address is only a hint, and every x86-64 has it.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(distance).cast()) };
     }
 }
 
@@ -120,5 +120,5 @@ pub(super) unsafe fn tile<F: Source>(
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn tile_of<F: Source, const M: usize>(panel: &[u8], x: &[QBlock], out: &mut [[f32; LANES]]) {
     // SAFETY: the caller upholds the contract.
-    unsafe { multiply_panel::<Avx2, F, M>(panel, x, out) }
+    unsafe { multiply_panel::<Avx2, F, M, LANES>(panel.as_ptr(), panel.len() / group_bytes::<F>(), x, out) }
 }

@@ -14,7 +14,10 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 pub(crate) mod float_panels;
+mod loads;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod quant_layout;
@@ -43,6 +46,9 @@ use source::Source;
 /// Output rows of a panel.
 pub(crate) const LANES: usize = crate::simd::LANES;
 
+/// Output rows of two panels.
+pub(crate) const PAIR_LANES: usize = 2 * LANES;
+
 /// The most activation rows of a tile.
 pub(crate) const TILE: usize = 8;
 
@@ -69,6 +75,13 @@ const fn group_bytes<F: Source>() -> usize {
 /// format, `x` holds `rows · blocks` blocks, and `rows` is in `1..=TILE`.
 pub(crate) type Tile = unsafe fn(panel: &[u8], x: &[QBlock], rows: usize, out: &mut [[f32; LANES]; TILE]);
 
+/// [`Tile`] of two consecutive panels, whose sums are one after the other in a row of `out`.
+///
+/// # Safety
+/// That of [`Tile`]; `panels` holds two panels of the same length.
+pub(crate) type PairTile =
+    unsafe fn(panels: &[u8], x: &[QBlock], rows: usize, out: &mut [[f32; PAIR_LANES]; TILE]);
+
 /// A quantised weight matrix in panels of [`LANES`] rows.
 pub(crate) struct QuantPanels {
     data: SlabBytes,
@@ -88,6 +101,8 @@ struct VTable {
     avx2: Tile,
     #[cfg(target_arch = "x86_64")]
     vnni: Tile,
+    #[cfg(target_arch = "x86_64")]
+    vnni_pair: PairTile,
     #[cfg(target_arch = "aarch64")]
     neon: Tile,
     #[cfg(target_arch = "aarch64")]
@@ -134,6 +149,8 @@ const fn vtable<F: Source>() -> VTable {
         avx2: avx2::tile::<F>,
         #[cfg(target_arch = "x86_64")]
         vnni: vnni::tile::<F>,
+        #[cfg(target_arch = "x86_64")]
+        vnni_pair: vnni::pair_tile::<F>,
         #[cfg(target_arch = "aarch64")]
         neon: neon::widening_tile::<F>,
         #[cfg(target_arch = "aarch64")]
@@ -195,6 +212,20 @@ impl QuantPanels {
 
     pub(crate) fn panel(&self, index: usize) -> &[u8] {
         &self.data.as_slice()[index * self.panel_bytes..(index + 1) * self.panel_bytes]
+    }
+
+    /// Two consecutive panels.
+    pub(crate) fn pair(&self, first: usize) -> &[u8] {
+        &self.data.as_slice()[first * self.panel_bytes..(first + 2) * self.panel_bytes]
+    }
+
+    /// The kernel of two panels, where an instruction set has one.
+    pub(crate) fn pair_tile(&self, isa: Isa) -> Option<PairTile> {
+        match isa.level() {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Vnni => Some(self.vtable.vnni_pair),
+            _ => None,
+        }
     }
 
     /// The tile kernel of an instruction set.

@@ -13,7 +13,7 @@ use super::quant_layout::QuantLayout;
 use super::scale_layout::ScaleLayout;
 use super::source::Source;
 use super::tile::{Kernel, multiply_panel};
-use super::{LANES, TILE};
+use super::{LANES, TILE, group_bytes};
 use crate::quantize_rows::QBlock;
 use crate::simd::Neon;
 
@@ -44,7 +44,8 @@ unsafe fn signed<C: QuantLayout>(body: *const u8, group: usize) -> [int8x16_t; 2
 }
 
 #[inline(always)]
-fn prefetch(p: *const u8) {
+fn prefetch(p: *const u8, distance: usize) {
+    let p = p.wrapping_add(distance);
     // SAFETY: a prefetch of any address is only a hint.
     unsafe { asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly)) };
 }
@@ -92,8 +93,8 @@ impl Kernel for Widening {
     }
 
     #[inline(always)]
-    fn prefetch(p: *const u8) {
-        prefetch(p);
+    fn prefetch(p: *const u8, distance: usize) {
+        prefetch(p, distance);
     }
 }
 
@@ -152,8 +153,8 @@ impl Kernel for DotProd {
     }
 
     #[inline(always)]
-    fn prefetch(p: *const u8) {
-        prefetch(p);
+    fn prefetch(p: *const u8, distance: usize) {
+        prefetch(p, distance);
     }
 }
 
@@ -227,8 +228,8 @@ impl Kernel for I8mm {
     }
 
     #[inline(always)]
-    fn prefetch(p: *const u8) {
-        prefetch(p);
+    fn prefetch(p: *const u8, distance: usize) {
+        prefetch(p, distance);
     }
 }
 
@@ -245,15 +246,15 @@ macro_rules! tile {
             out: &mut [[f32; LANES]; TILE],
         ) {
             // 32 registers hold the sums of four rows and the weights.
-            let blocks = x.len() / rows;
+            let (blocks, groups) = (x.len() / rows, panel.len() / group_bytes::<F>());
             for (x, out) in x.chunks(4 * blocks).zip(out.chunks_mut(4)) {
                 // SAFETY: the caller upholds the contract for these rows too.
                 unsafe {
                     match x.len() / blocks {
-                        1 => multiply_panel::<$alone, F, 1>(panel, x, out),
-                        2 => multiply_panel::<$kernel, F, 2>(panel, x, out),
-                        3 => multiply_panel::<$kernel, F, 3>(panel, x, out),
-                        _ => multiply_panel::<$kernel, F, 4>(panel, x, out),
+                        1 => multiply_panel::<$alone, F, 1, LANES>(panel.as_ptr(), groups, x, out),
+                        2 => multiply_panel::<$kernel, F, 2, LANES>(panel.as_ptr(), groups, x, out),
+                        3 => multiply_panel::<$kernel, F, 3, LANES>(panel.as_ptr(), groups, x, out),
+                        _ => multiply_panel::<$kernel, F, 4, LANES>(panel.as_ptr(), groups, x, out),
                     }
                 }
             }

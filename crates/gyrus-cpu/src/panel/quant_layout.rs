@@ -9,8 +9,8 @@ use std::marker::PhantomData;
 use gyrus_tensor::block::{IQ4_LEVELS, MXFP4_LEVELS};
 
 use super::LANES;
+use super::loads::Loads;
 use crate::quantize_rows::GROUP;
-use crate::simd::Simd;
 
 /// A storage layout of unsigned quants.
 pub(crate) trait QuantLayout {
@@ -32,8 +32,8 @@ pub(crate) trait QuantLayout {
     /// Loads the quants of elements `4·group..4·group + 4` of all rows.
     ///
     /// # Safety
-    /// `body` points to `Self::BYTES` readable bytes, `group < 8`; otherwise the contract of [`Simd`].
-    unsafe fn group<S: Simd>(body: *const u8, group: usize) -> S::B;
+    /// `body` points to `Self::BYTES` readable bytes, `group < 8`; otherwise the contract of [`Loads`].
+    unsafe fn group<S: Loads>(body: S::Place, group: usize) -> S::B;
 }
 
 /// Quants of `LOW + HIGH` bits, in a plane of low bits and a plane of high bits.
@@ -62,11 +62,15 @@ impl<const LOW: usize, const HIGH: usize> QuantLayout for Bits<LOW, HIGH> {
     }
 
     #[inline(always)]
-    unsafe fn group<S: Simd>(body: *const u8, group: usize) -> S::B {
+    unsafe fn group<S: Loads>(body: S::Place, group: usize) -> S::B {
         // SAFETY: both planes are within `Self::BYTES`.
         unsafe {
             let low = plane::<S, LOW>(body, group, 0);
-            if HIGH == 0 { low } else { S::or(low, plane::<S, HIGH>(body.add(4 * LANES * LOW), group, LOW)) }
+            if HIGH == 0 {
+                low
+            } else {
+                S::or(low, plane::<S, HIGH>(S::skip(body, 4 * LANES * LOW), group, LOW))
+            }
         }
     }
 }
@@ -123,7 +127,7 @@ impl<T: LevelTable> QuantLayout for Levels<T> {
     }
 
     #[inline(always)]
-    unsafe fn group<S: Simd>(body: *const u8, group: usize) -> S::B {
+    unsafe fn group<S: Loads>(body: S::Place, group: usize) -> S::B {
         // SAFETY: the caller upholds the contract; indices of four bits are below 16.
         unsafe { S::lookup(&T::QUANTS, Bits::<4, 0>::group::<S>(body, group)) }
     }
@@ -153,10 +157,10 @@ fn plane_at<const W: usize>(bytes: &[u8], row: usize, k: usize) -> u8 {
 
 /// A group's bits in a plane, shifted to bit `at`.
 #[inline(always)]
-unsafe fn plane<S: Simd, const W: usize>(bytes: *const u8, group: usize, at: usize) -> S::B {
+unsafe fn plane<S: Loads, const W: usize>(bytes: S::Place, group: usize, at: usize) -> S::B {
     // SAFETY: `bytes` points to a plane of `W` vectors.
     unsafe {
-        let vector = S::load_u8(bytes.add(4 * LANES * (group % W)));
+        let vector = S::bytes(S::skip(bytes, 4 * LANES * (group % W)));
         S::field(vector, at as i32 - (group / W * W) as i32, mask(W) << at)
     }
 }

@@ -1,8 +1,8 @@
 //! The storage of a panel's scales and offsets, which convert quants to values.
 
 use super::LANES;
+use super::loads::Loads;
 use super::source::Scales;
-use crate::simd::Simd;
 
 /// A storage layout of scales and optional offsets.
 ///
@@ -30,14 +30,14 @@ pub(crate) trait ScaleLayout {
     /// Loads a header.
     ///
     /// # Safety
-    /// `header` points to `Self::HEADER` readable bytes; otherwise the contract of [`Simd`].
-    unsafe fn header<S: Simd>(header: *const u8) -> [S::F; 2];
+    /// `header` points to `Self::HEADER` readable bytes; otherwise the contract of [`Loads`].
+    unsafe fn header<S: Loads>(header: S::Place) -> [S::F; 2];
 
     /// [`ScaleLayout::unpack`] of all rows. The kernel ignores values that the layout does not have.
     ///
     /// # Safety
-    /// `body` points to `Self::BYTES` readable bytes; otherwise the contract of [`Simd`].
-    unsafe fn scales<S: Simd>(header: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]);
+    /// `body` points to `Self::BYTES` readable bytes; otherwise the contract of [`Loads`].
+    unsafe fn scales<S: Loads>(header: [S::F; 2], body: S::Place) -> ([S::F; 2], [S::F; 2]);
 }
 
 /// For each 32 elements eight f16 scales and, with `OFFSET`, eight f16 offsets; with `BF16` they are bf16.
@@ -72,17 +72,17 @@ impl<const OFFSET: bool, const BF16: bool> ScaleLayout for BlockScales<OFFSET, B
     }
 
     #[inline(always)]
-    unsafe fn header<S: Simd>(_: *const u8) -> [S::F; 2] {
+    unsafe fn header<S: Loads>(_: S::Place) -> [S::F; 2] {
         // SAFETY: the caller upholds the contract.
         unsafe { [S::splat(0.0); 2] }
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Simd>(none: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]) {
+    unsafe fn scales<S: Loads>(none: [S::F; 2], body: S::Place) -> ([S::F; 2], [S::F; 2]) {
         // SAFETY: one or two runs of eight f16 or bf16.
         unsafe {
-            let load = |p| if BF16 { S::load_bf16(p) } else { S::load_f16(p) };
-            let offset = if OFFSET { load(body.add(RUN_16)) } else { none[1] };
+            let load = |p| if BF16 { S::bf16s(p) } else { S::f16s(p) };
+            let offset = if OFFSET { load(S::skip(body, RUN_16)) } else { none[1] };
             ([load(body); 2], [offset; 2])
         }
     }
@@ -128,25 +128,25 @@ impl<const PER_16: bool, const OFFSET: bool> ScaleLayout for SuperBlockScales<PE
     }
 
     #[inline(always)]
-    unsafe fn header<S: Simd>(header: *const u8) -> [S::F; 2] {
+    unsafe fn header<S: Loads>(header: S::Place) -> [S::F; 2] {
         // SAFETY: one or two runs of eight f16.
         unsafe {
-            let offset = if OFFSET { S::neg(S::load_f16(header.add(RUN_16))) } else { S::splat(0.0) };
-            [S::load_f16(header), offset]
+            let offset = if OFFSET { S::neg(S::f16s(S::skip(header, RUN_16))) } else { S::splat(0.0) };
+            [S::f16s(header), offset]
         }
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Simd>(header: [S::F; 2], body: *const u8) -> ([S::F; 2], [S::F; 2]) {
+    unsafe fn scales<S: Loads>(header: [S::F; 2], body: S::Place) -> ([S::F; 2], [S::F; 2]) {
         // SAFETY: there are `RUNS` runs of eight bytes, twice as many with offsets.
         unsafe {
             let (mut scale, mut offset) = (header, header);
             for run in 0..2 {
                 // With a scale per 32 elements both halves use the same run.
                 let at = run * (Self::RUNS - 1);
-                scale[run] = S::mul(header[0], S::load_i8(body.add(at * LANES)));
+                scale[run] = S::mul(header[0], S::i8s(S::skip(body, at * LANES)));
                 if OFFSET {
-                    offset[run] = S::mul(header[1], S::load_i8(body.add((Self::RUNS + at) * LANES)));
+                    offset[run] = S::mul(header[1], S::i8s(S::skip(body, (Self::RUNS + at) * LANES)));
                 }
             }
             (scale, offset)

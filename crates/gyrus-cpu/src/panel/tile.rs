@@ -1,12 +1,13 @@
 //! The product of a panel with a few rows of activations: the portable form, and the form that all SIMD
 //! kernels share except for their integer dot products.
 
+use super::loads::Loads;
 use super::quant_layout::QuantLayout;
 use super::scale_layout::ScaleLayout;
 use super::source::Source;
 use super::{LANES, TILE, body_bytes, group_bytes, subs};
 use crate::quantize_rows::{GROUP, QBlock};
-use crate::simd::Simd;
+use crate::simd::Registers;
 
 /// One row's block of 32 along `k`: `v = scale·(q − zero) + offset`, with a scale and an offset for each 16
 /// elements.
@@ -90,51 +91,52 @@ impl Lane {
     }
 }
 
-/// The int8 dot products of an instruction set, in addition to [`Simd`].
+/// The int8 dot products of an instruction set, in addition to [`Loads`].
 pub(super) trait Kernel {
-    type Simd: Simd;
+    type Simd: Loads;
 
     /// Whether [`Kernel::dots`] reads 8-bit quants as signed, with their zero point already subtracted.
     const SIGNED: bool;
 
-    /// `Σ q·x` of a block for eight weight rows with each of `M` activation rows: over the first and the last
-    /// 16 elements if the scale layout is `PER_16`, otherwise over all 32, in the first of the two sums.
+    /// `Σ q·x` of a block for the weight rows of all lanes with each of `M` activation rows: over the first and the
+    /// last 16 elements if the scale layout is `PER_16`, otherwise over all 32, in the first of the two sums.
     ///
     /// # Safety
-    /// `body` points to `C::BYTES` readable bytes and each of `x` to a block; otherwise the contract of [`Simd`].
+    /// `body` points to `C::BYTES` readable bytes and each of `x` to a block; otherwise the contract of [`Loads`].
     unsafe fn dots<C: QuantLayout, L: ScaleLayout, const M: usize>(
-        body: *const u8,
+        body: Place<Self>,
         x: [*const QBlock; M],
     ) -> [[Ints<Self>; 2]; M];
 
-    /// Prefetches the cache line at `p`, which need not be readable.
-    fn prefetch(p: *const u8);
+    /// Prefetches the cache line `distance` bytes from `p`, which need not be readable.
+    fn prefetch(p: Place<Self>, distance: usize);
 }
 
-type Floats<K> = <<K as Kernel>::Simd as Simd>::F;
-type Ints<K> = <<K as Kernel>::Simd as Simd>::I;
+pub(super) type Place<K> = <<K as Kernel>::Simd as Loads>::Place;
+type Floats<K> = <<K as Kernel>::Simd as Registers>::F;
+type Ints<K> = <<K as Kernel>::Simd as Registers>::I;
 
 /// The prefetch distance of weights, in bytes. It may reach into the next panel.
 const PREFETCH_BYTES: usize = 4096;
 
-/// Multiplies a panel with `M` rows of activations.
+/// Multiplies the panels at `panel`, of `groups` groups each, with `M` rows of activations.
 ///
 /// # Safety
-/// The contract of [`super::Tile`], with `M` rows; the caller enables the kernel's target features.
+/// The panels hold `groups` groups of `F`, `x` holds `M` rows of as many blocks, and a row of `out` has all lanes; otherwise
+/// the contract of [`super::Tile`]. The caller enables the kernel's target features.
 #[inline(always)]
-pub(super) unsafe fn multiply_panel<K: Kernel, F: Source, const M: usize>(
-    panel: &[u8],
+pub(super) unsafe fn multiply_panel<K: Kernel, F: Source, const M: usize, const N: usize>(
+    panel: Place<K>,
+    groups: usize,
     x: &[QBlock],
-    out: &mut [[f32; LANES]],
+    out: &mut [[f32; N]],
 ) {
-    let groups = panel.len() / group_bytes::<F>();
     let stride = groups * subs::<F>();
     debug_assert_eq!(x.len(), stride * M);
-    // SAFETY: the panel holds `groups` groups, `x` holds `M` rows of `stride` blocks, and `out` has at least
-    // `M` rows.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let mut acc = [K::Simd::splat(0.0); M];
-        let mut group = panel.as_ptr();
+        let mut group = panel;
         let mut at = [x.as_ptr(); M];
         for (r, at) in at.iter_mut().enumerate() {
             *at = x.as_ptr().add(r * stride);
@@ -143,24 +145,24 @@ pub(super) unsafe fn multiply_panel<K: Kernel, F: Source, const M: usize>(
             if M == 1 {
                 // A matrix-vector product is bound by memory bandwidth.
                 for line in (0..group_bytes::<F>()).step_by(64) {
-                    K::prefetch(group.wrapping_add(PREFETCH_BYTES + line));
+                    K::prefetch(group, PREFETCH_BYTES + line);
                 }
             }
             let header = F::ScaleLayout::header::<K::Simd>(group);
             for sub in 0..subs::<F>() {
-                let body = group.add(F::ScaleLayout::HEADER + sub * body_bytes::<F>());
-                let (scale, offset) =
-                    F::ScaleLayout::scales::<K::Simd>(header, body.add(F::QuantLayout::BYTES));
+                let body = K::Simd::skip(group, F::ScaleLayout::HEADER + sub * body_bytes::<F>());
+                let scales = K::Simd::skip(body, F::QuantLayout::BYTES);
+                let (scale, offset) = F::ScaleLayout::scales::<K::Simd>(header, scales);
                 let dots = K::dots::<F::QuantLayout, F::ScaleLayout, M>(body, at);
                 add::<K, F::QuantLayout, F::ScaleLayout, M>(scale, offset, at, dots, &mut acc);
                 for at in &mut at {
                     *at = at.add(1);
                 }
             }
-            group = group.add(group_bytes::<F>());
+            group = K::Simd::skip(group, group_bytes::<F>());
         }
         for r in 0..M {
-            K::Simd::store(out[r].as_mut_ptr(), acc[r]);
+            K::Simd::put(out[r].as_mut_ptr(), acc[r]);
         }
     }
 }
@@ -168,7 +170,7 @@ pub(super) unsafe fn multiply_panel<K: Kernel, F: Source, const M: usize>(
 /// The SIMD form of [`Lane::accumulate`], the only place that rounds.
 ///
 /// # Safety
-/// Each of `x` points to a block; otherwise the contract of [`Simd`].
+/// Each of `x` points to a block; otherwise the contract of [`Loads`].
 #[inline(always)]
 unsafe fn add<K: Kernel, C: QuantLayout, L: ScaleLayout, const M: usize>(
     scale: [Floats<K>; 2],
@@ -258,13 +260,15 @@ mod tests {
             })
         }
 
-        fn prefetch(_: *const u8) {}
+        fn prefetch(_: *const u8, _: usize) {}
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn signed<F: Source>(panel: &[u8], x: &[QBlock], out: &mut [[f32; LANES]]) {
         // SAFETY: the caller upholds the contract.
-        unsafe { multiply_panel::<Signed, F, 2>(panel, x, out) }
+        unsafe {
+            multiply_panel::<Signed, F, 2, LANES>(panel.as_ptr(), panel.len() / group_bytes::<F>(), x, out)
+        }
     }
 
     fn compare<F: Source>() {

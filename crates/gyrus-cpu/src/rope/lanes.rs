@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 pub(super) use crate::simd::Avx2;
-use crate::simd::Simd;
+use crate::simd::{Registers, Simd};
 
 /// The vector operations of an instruction set.
 ///
@@ -120,7 +120,7 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> __m256 {
-        unsafe { <Avx2 as Simd>::splat(v) }
+        unsafe { <Avx2 as Registers>::splat(v) }
     }
 
     #[inline(always)]
@@ -135,7 +135,7 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn mul(a: __m256, b: __m256) -> __m256 {
-        unsafe { <Avx2 as Simd>::mul(a, b) }
+        unsafe { <Avx2 as Registers>::mul(a, b) }
     }
 
     #[inline(always)]

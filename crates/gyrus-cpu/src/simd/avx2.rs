@@ -4,13 +4,13 @@ use std::arch::x86_64::*;
 
 use half::f16;
 
-use super::Simd;
+use super::{Registers, Simd};
 
 pub(crate) struct Avx2;
 
 // The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Simd for Avx2 {
+impl Registers for Avx2 {
     type F = __m256;
     type I = __m256i;
     type B = __m256i;
@@ -20,6 +20,82 @@ impl Simd for Avx2 {
         unsafe { _mm256_set1_ps(v) }
     }
 
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn neg(a: __m256) -> __m256 {
+        unsafe { _mm256_xor_ps(a, _mm256_set1_ps(-0.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_i(v: i32) -> __m256i {
+        unsafe { _mm256_set1_epi32(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_i(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub_i(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_sub_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale_i(a: __m256i, n: i32) -> __m256i {
+        unsafe {
+            if n >= 0 {
+                _mm256_sll_epi32(a, _mm_cvtsi32_si128(n))
+            } else {
+                _mm256_sra_epi32(a, _mm_cvtsi32_si128(-n))
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn to_f(a: __m256i) -> __m256 {
+        unsafe { _mm256_cvtepi32_ps(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn field(v: __m256i, up: i32, mask: u8) -> __m256i {
+        unsafe {
+            // AVX2 has no byte shifts; the mask removes bits that cross into a neighbour.
+            let v = if up >= 0 {
+                _mm256_sll_epi16(v, _mm_cvtsi32_si128(up))
+            } else {
+                _mm256_srl_epi16(v, _mm_cvtsi32_si128(-up))
+            };
+            if mask == 0xFF { v } else { _mm256_and_si256(v, _mm256_set1_epi8(mask as i8)) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_or_si256(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], v: __m256i) -> __m256i {
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm256_shuffle_epi8(table, v)
+        }
+    }
+}
+
+// The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load(p: *const f32) -> __m256 {
         unsafe { _mm256_loadu_ps(p) }
@@ -64,23 +140,8 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
-        unsafe { _mm256_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
     unsafe fn div(a: __m256, b: __m256) -> __m256 {
         unsafe { _mm256_div_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn neg(a: __m256) -> __m256 {
-        unsafe { _mm256_xor_ps(a, _mm256_set1_ps(-0.0)) }
     }
 
     #[inline(always)]
@@ -162,37 +223,6 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn splat_i(v: i32) -> __m256i {
-        unsafe { _mm256_set1_epi32(v) }
-    }
-
-    #[inline(always)]
-    unsafe fn add_i(a: __m256i, b: __m256i) -> __m256i {
-        unsafe { _mm256_add_epi32(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn sub_i(a: __m256i, b: __m256i) -> __m256i {
-        unsafe { _mm256_sub_epi32(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn scale_i(a: __m256i, n: i32) -> __m256i {
-        unsafe {
-            if n >= 0 {
-                _mm256_sll_epi32(a, _mm_cvtsi32_si128(n))
-            } else {
-                _mm256_sra_epi32(a, _mm_cvtsi32_si128(-n))
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn to_f(a: __m256i) -> __m256 {
-        unsafe { _mm256_cvtepi32_ps(a) }
-    }
-
-    #[inline(always)]
     unsafe fn to_i(a: __m256) -> __m256i {
         unsafe { _mm256_cvtps_epi32(a) }
     }
@@ -205,31 +235,5 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> __m256i {
         unsafe { _mm256_loadu_si256(p.cast()) }
-    }
-
-    #[inline(always)]
-    unsafe fn field(v: __m256i, up: i32, mask: u8) -> __m256i {
-        unsafe {
-            // AVX2 has no byte shifts; the mask removes bits that cross into a neighbour.
-            let v = if up >= 0 {
-                _mm256_sll_epi16(v, _mm_cvtsi32_si128(up))
-            } else {
-                _mm256_srl_epi16(v, _mm_cvtsi32_si128(-up))
-            };
-            if mask == 0xFF { v } else { _mm256_and_si256(v, _mm256_set1_epi8(mask as i8)) }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
-        unsafe { _mm256_or_si256(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn lookup(table: &[u8; 16], v: __m256i) -> __m256i {
-        unsafe {
-            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            _mm256_shuffle_epi8(table, v)
-        }
     }
 }

@@ -20,20 +20,45 @@ pub(crate) use neon::Neon;
 /// Lanes of a vector, which may span several registers.
 pub(crate) const LANES: usize = 8;
 
-/// The vector operations of an instruction set.
+/// The operations on registers that kernels of quantised panels need, for any number of lanes.
+///
+/// # Safety
+/// Every function has one contract: the CPU has the instructions, and the caller enables their target features.
+pub(crate) trait Registers {
+    /// A lane of each is an `f32`.
+    type F: Copy;
+    /// A lane of each is an `i32`.
+    type I: Copy;
+    /// Four bytes per lane.
+    type B: Copy;
+
+    unsafe fn splat(v: f32) -> Self::F;
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    /// `a·b + c`, rounded once.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    unsafe fn neg(a: Self::F) -> Self::F;
+
+    unsafe fn splat_i(v: i32) -> Self::I;
+    unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn sub_i(a: Self::I, b: Self::I) -> Self::I;
+    /// `a · 2ⁿ`; a negative `n` is an arithmetic right shift.
+    unsafe fn scale_i(a: Self::I, n: i32) -> Self::I;
+    unsafe fn to_f(a: Self::I) -> Self::F;
+
+    /// Shifts each byte left by `up` bits (right if negative) and masks it. `mask` excludes bits that the
+    /// shift moved in from outside the byte.
+    unsafe fn field(v: Self::B, up: i32, mask: u8) -> Self::B;
+    unsafe fn or(a: Self::B, b: Self::B) -> Self::B;
+    /// `table[byte]` for each byte, which must be below 16.
+    unsafe fn lookup(table: &[u8; 16], v: Self::B) -> Self::B;
+}
+
+/// The vector operations of an instruction set, on eight lanes.
 ///
 /// # Safety
 /// Every function has one contract: the CPU has the instructions, the caller enables their target features,
 /// and pointers are valid for the elements accessed. No alignment is required.
-pub(crate) trait Simd {
-    /// Eight `f32`.
-    type F: Copy;
-    /// Eight `i32`.
-    type I: Copy;
-    /// 32 bytes, four per lane.
-    type B: Copy;
-
-    unsafe fn splat(v: f32) -> Self::F;
+pub(crate) trait Simd: Registers {
     unsafe fn load(p: *const f32) -> Self::F;
     unsafe fn store(p: *mut f32, v: Self::F);
     /// Loads eight f16.
@@ -47,11 +72,7 @@ pub(crate) trait Simd {
 
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
-    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
-    /// `a·b + c`, rounded once.
-    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    unsafe fn neg(a: Self::F) -> Self::F;
     /// `a` where it is greater, otherwise `b`; also `b` where either is NaN.
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
     /// `a` where it is less, otherwise `b`; also `b` where either is NaN.
@@ -69,24 +90,13 @@ pub(crate) trait Simd {
     /// Converts 32 integral values in −128..=127 to int8, and sums the first and the last 16.
     unsafe fn to_i8(a: [Self::F; 4]) -> ([i8; 32], [i32; 2]);
 
-    unsafe fn splat_i(v: i32) -> Self::I;
-    unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I;
-    unsafe fn sub_i(a: Self::I, b: Self::I) -> Self::I;
-    /// `a · 2ⁿ`; a negative `n` is an arithmetic right shift.
-    unsafe fn scale_i(a: Self::I, n: i32) -> Self::I;
-    unsafe fn to_f(a: Self::I) -> Self::F;
     /// Converts integral values to integers.
     unsafe fn to_i(a: Self::F) -> Self::I;
     /// `2ⁿ` for `n` in −126..=127.
     unsafe fn power_of_two(n: Self::I) -> Self::F;
 
+    /// Loads 32 bytes, four per lane.
     unsafe fn load_u8(p: *const u8) -> Self::B;
-    /// Shifts each byte left by `up` bits (right if negative) and masks it. `mask` excludes bits that the
-    /// shift moved in from outside the byte.
-    unsafe fn field(v: Self::B, up: i32, mask: u8) -> Self::B;
-    unsafe fn or(a: Self::B, b: Self::B) -> Self::B;
-    /// `table[byte]` for each byte, which must be below 16.
-    unsafe fn lookup(table: &[u8; 16], v: Self::B) -> Self::B;
 }
 
 /// Defines a function `name(isa, …)` that calls `portable(…)` or, with the target features that `isa` proves,

@@ -4,7 +4,7 @@ use std::arch::aarch64::*;
 
 use half::f16;
 
-use super::Simd;
+use super::{Registers, Simd};
 
 pub(crate) struct Neon;
 
@@ -14,7 +14,7 @@ type B = [uint8x16_t; 2];
 
 // The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Simd for Neon {
+impl Registers for Neon {
     type F = F;
     type I = I;
     type B = B;
@@ -24,6 +24,68 @@ impl Simd for Neon {
         unsafe { [vdupq_n_f32(v); 2] }
     }
 
+    #[inline(always)]
+    unsafe fn mul(a: F, b: F) -> F {
+        unsafe { [vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: F, b: F, c: F) -> F {
+        unsafe { [vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn neg(a: F) -> F {
+        unsafe { [vnegq_f32(a[0]), vnegq_f32(a[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_i(v: i32) -> I {
+        unsafe { [vdupq_n_s32(v); 2] }
+    }
+
+    #[inline(always)]
+    unsafe fn add_i(a: I, b: I) -> I {
+        unsafe { [vaddq_s32(a[0], b[0]), vaddq_s32(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn sub_i(a: I, b: I) -> I {
+        unsafe { [vsubq_s32(a[0], b[0]), vsubq_s32(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn scale_i(a: I, n: i32) -> I {
+        unsafe { [vshlq_s32(a[0], vdupq_n_s32(n)), vshlq_s32(a[1], vdupq_n_s32(n))] }
+    }
+
+    #[inline(always)]
+    unsafe fn to_f(a: I) -> F {
+        unsafe { [vcvtq_f32_s32(a[0]), vcvtq_f32_s32(a[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn field(v: B, up: i32, mask: u8) -> B {
+        unsafe { [field(v[0], up, mask), field(v[1], up, mask)] }
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: B, b: B) -> B {
+        unsafe { [vorrq_u8(a[0], b[0]), vorrq_u8(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], v: B) -> B {
+        unsafe {
+            let table = vld1q_u8(table.as_ptr());
+            [vqtbl1q_u8(table, v[0]), vqtbl1q_u8(table, v[1])]
+        }
+    }
+}
+
+// The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Simd for Neon {
     #[inline(always)]
     unsafe fn load(p: *const f32) -> F {
         unsafe { [vld1q_f32(p), vld1q_f32(p.add(4))] }
@@ -84,23 +146,8 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn mul(a: F, b: F) -> F {
-        unsafe { [vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])] }
-    }
-
-    #[inline(always)]
     unsafe fn div(a: F, b: F) -> F {
         unsafe { [vdivq_f32(a[0], b[0]), vdivq_f32(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn fma(a: F, b: F, c: F) -> F {
-        unsafe { [vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn neg(a: F) -> F {
-        unsafe { [vnegq_f32(a[0]), vnegq_f32(a[1])] }
     }
 
     #[inline(always)]
@@ -179,31 +226,6 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn splat_i(v: i32) -> I {
-        unsafe { [vdupq_n_s32(v); 2] }
-    }
-
-    #[inline(always)]
-    unsafe fn add_i(a: I, b: I) -> I {
-        unsafe { [vaddq_s32(a[0], b[0]), vaddq_s32(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn sub_i(a: I, b: I) -> I {
-        unsafe { [vsubq_s32(a[0], b[0]), vsubq_s32(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn scale_i(a: I, n: i32) -> I {
-        unsafe { [vshlq_s32(a[0], vdupq_n_s32(n)), vshlq_s32(a[1], vdupq_n_s32(n))] }
-    }
-
-    #[inline(always)]
-    unsafe fn to_f(a: I) -> F {
-        unsafe { [vcvtq_f32_s32(a[0]), vcvtq_f32_s32(a[1])] }
-    }
-
-    #[inline(always)]
     unsafe fn to_i(a: F) -> I {
         unsafe { [vcvtq_s32_f32(a[0]), vcvtq_s32_f32(a[1])] }
     }
@@ -216,24 +238,6 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> B {
         unsafe { [vld1q_u8(p), vld1q_u8(p.add(16))] }
-    }
-
-    #[inline(always)]
-    unsafe fn field(v: B, up: i32, mask: u8) -> B {
-        unsafe { [field(v[0], up, mask), field(v[1], up, mask)] }
-    }
-
-    #[inline(always)]
-    unsafe fn or(a: B, b: B) -> B {
-        unsafe { [vorrq_u8(a[0], b[0]), vorrq_u8(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn lookup(table: &[u8; 16], v: B) -> B {
-        unsafe {
-            let table = vld1q_u8(table.as_ptr());
-            [vqtbl1q_u8(table, v[0]), vqtbl1q_u8(table, v[1])]
-        }
     }
 }
 
