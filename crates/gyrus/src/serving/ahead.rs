@@ -12,9 +12,31 @@ use gyrus_kernels::{BackendError, Slots};
 use super::scheduler::{Ahead, Scheduler};
 use super::sequence::Sequence;
 
-/// How long before the rows of a step are complete it is submitted at the latest. The host needs it to wake and to record
-/// the kernels that sample.
-const LEAD: Duration = Duration::from_micros(200);
+/// How long the host takes to wake.
+const WAKE: Duration = Duration::from_micros(100);
+
+/// How long before the rows of a step are complete it is submitted at the latest: the host wakes, and records the kernels
+/// that sample and the rows of the step after it. Otherwise the device has nothing to do meanwhile.
+#[derive(Debug)]
+pub(super) struct Lead(Duration);
+
+impl Default for Lead {
+    fn default() -> Lead {
+        Lead(Duration::from_micros(200))
+    }
+}
+
+impl Lead {
+    /// A step and the rows after it were recorded in this time. A longer time counts at once, since a late step costs more
+    /// than a mask that holds.
+    fn recorded(&mut self, time: Duration) {
+        self.0 = time.max((self.0 * 15 + time) / 16);
+    }
+
+    fn time(&self) -> Duration {
+        WAKE + self.0
+    }
+}
 
 impl Scheduler {
     /// Lets the device compute the rows of the next step, if one of them waits for a mask.
@@ -25,6 +47,13 @@ impl Scheduler {
         Ok(())
     }
 
+    /// A step whose rows were computed ahead was recorded since this time, and the rows of the next one if they are.
+    pub(super) fn recorded_ahead(&mut self, since: Instant) {
+        if self.ahead {
+            self.lead.recorded(since.elapsed());
+        }
+    }
+
     /// How long the next step can wait for a mask that is missing: until the rows that were computed ahead are nearly
     /// complete. `None`: no longer.
     pub(super) fn time_for_masks(&self, now: Instant) -> Option<Duration> {
@@ -32,7 +61,7 @@ impl Scheduler {
         if !self.ahead || !self.sequences.iter().flatten().any(is_missing) {
             return None;
         }
-        let end = self.end_of_ahead()?.checked_sub(LEAD)?;
+        let end = self.end_of_ahead()?.checked_sub(self.lead.time())?;
         end.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 
@@ -63,5 +92,21 @@ impl Scheduler {
     pub(crate) fn wait_for_masks(&mut self, wait: Duration) {
         let most = self.time_for_masks(Instant::now()).map_or(wait, |left| left.min(wait));
         self.masks.wait(most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lead_follows_longer_times_at_once_and_shorter_ones_slowly() {
+        let mut lead = Lead::default();
+        lead.recorded(Duration::from_micros(500));
+        assert_eq!(lead.time(), WAKE + Duration::from_micros(500));
+        lead.recorded(Duration::from_micros(100));
+        assert_eq!(lead.time(), WAKE + Duration::from_micros(475));
+        (0..200).for_each(|_| lead.recorded(Duration::from_micros(100)));
+        assert!(lead.time() < WAKE + Duration::from_micros(101));
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use gyrus_kernels::{KV_BLOCK, Limits, LogitRows, MAX_ENDS, Plan, Slots};
 
+use super::ahead::Lead;
 use super::counters::Counters;
 use super::drafts::FlightDraft;
 use super::job::{End, Job, JobEvent, SequenceId, Task};
@@ -64,6 +65,7 @@ pub(crate) struct Scheduler {
     pub(super) completed: Option<Instant>,
     /// Whether the device computes the rows of the next step.
     pub(super) ahead: bool,
+    pub(super) lead: Lead,
 }
 
 /// Whether rows of a step without other work were computed before it was submitted.
@@ -157,6 +159,7 @@ impl Scheduler {
             shifts: 0,
             completed: None,
             ahead: false,
+            lead: Lead::default(),
         }
     }
 

@@ -63,7 +63,7 @@ impl Scheduler {
         }
         let more = target - in_flight;
         self.grant(in_flight + more, slots)?;
-        let mut left = more;
+        let (mut left, begun) = (more, Instant::now());
         // Sequences may have been preempted.
         while left > 0 && self.sequences.iter().flatten().any(Sequence::decodes) {
             let steps = each.min(left);
@@ -73,6 +73,7 @@ impl Scheduler {
             left -= steps;
         }
         self.compute_ahead(slots)?;
+        self.recorded_ahead(begun);
         self.pace.submitted();
         Ok(true)
     }
