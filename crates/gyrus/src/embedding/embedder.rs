@@ -80,7 +80,7 @@ impl Embedder {
     /// Opens and loads a model: a GGUF file, or a folder in Hugging Face's layout with the files of sentence-transformers.
     ///
     /// In [`Precision::Fast`] an encoder's matrices of floats are quantised to int8 while they are loaded, but for the
-    /// projections to queries, keys and values; [`Options::quantize`] names another type for all.
+    /// projections to values; [`Options::quantize`] names another type for all.
     pub fn open(path: &Path, options: &Options) -> Result<Embedder, Error> {
         Embedder::load(Checkpoint::open_with(path, options.access)?, options, None, &|_, _| {})
     }
@@ -280,10 +280,10 @@ impl Embedder {
 }
 
 /// The types that an encoder's matrices are quantised to while they are loaded. The options name one for all; in
-/// [`Precision::Fast`] the default is int8 for all but the projections to queries, keys and values. The f16 tiles of a GPU
+/// [`Precision::Fast`] the default is int8 for all but the projections to values. The f16 tiles of a GPU
 /// are as fast with the file's floats.
 pub(super) fn quantize(options: &Options) -> Quantized {
     let on_cpu = !options.device.is_gpu();
     let automatic = (options.precision == Precision::Fast && on_cpu).then_some(DType::Q8_0);
-    Quantized { products: options.quantize.or(automatic), attention: options.quantize }
+    Quantized { products: options.quantize.or(automatic), values: options.quantize }
 }

@@ -28,9 +28,9 @@ pub(crate) enum EncoderTask {
 pub(crate) struct Quantized {
     /// Those of all products but the next.
     pub(crate) products: Option<DType>,
-    /// The projections to queries, keys and values. Half of the error of int8 comes from their inputs, and they are a
-    /// quarter of an encoder's work.
-    pub(crate) attention: Option<DType>,
+    /// The projections to values, also where one matrix has queries and keys, too. Half of the error of int8 comes from
+    /// their inputs, and they are a twelfth of an encoder's work.
+    pub(crate) values: Option<DType>,
 }
 
 /// Reads an encoder's configuration and builds its plan. Matrices of floats whose rows are whole blocks are quantised;
@@ -166,7 +166,11 @@ impl Builder<'_> {
         let mut weights = Vec::new();
         for (tensor, rows) in &parts {
             let name = self.names.weight(*tensor);
-            weights.push(self.quantized(&name, &[*rows, dim], self.quantize.attention)?);
+            let to = match tensor {
+                Tensor::Q(_) | Tensor::K(_) => self.quantize.products,
+                _ => self.quantize.values,
+            };
+            weights.push(self.quantized(&name, &[*rows, dim], to)?);
         }
         self.ops.push(Op::MatMul { x, weights, accumulate: false, out: qkv });
         let mut first = 0;
