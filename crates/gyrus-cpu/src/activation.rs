@@ -7,7 +7,7 @@ use gyrus_kernels::Activation;
 use crate::elementwise::{self, capped, capped_lanes};
 use crate::exp::{exp, exp_lanes};
 use crate::pool::Pool;
-use crate::simd::{LANES, Simd, dispatch};
+use crate::simd::{LANES, Registers, Simd, dispatch};
 use crate::storage::Disjoint;
 
 const TWO_SQRT_2_PI: f32 = 1.595_769_2;
@@ -75,12 +75,12 @@ const SWISH: f32 = 1.702;
 /// The polynomial of [`Activation::Gelu`].
 const TAIL: [f32; 5] = [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152_1, 1.061_405_4];
 
-/// [`apply`] of eight lanes.
+/// [`apply`] of each lane.
 ///
 /// # Safety
-/// The contract of [`Simd`].
+/// The contract of [`Registers`].
 #[inline(always)]
-unsafe fn apply_lanes<S: Simd>(activation: Activation, x: S::F) -> S::F {
+unsafe fn apply_lanes<S: Registers>(activation: Activation, x: S::F) -> S::F {
     // SAFETY: the caller upholds the contract.
     unsafe {
         let mut x = x;
@@ -125,7 +125,7 @@ pub(crate) fn activate(pool: &Pool, activation: Activation, x: &mut [f32]) {
 }
 
 dispatch! {
-    fn activate_part(activation: Activation, x: &mut [f32]) { portable_activate, simd_activate }
+    wide fn activate_part(activation: Activation, x: &mut [f32]) { portable_activate, simd_activate }
 }
 
 #[inline(always)]
@@ -134,15 +134,15 @@ fn portable_activate(activation: Activation, x: &mut [f32]) {
 }
 
 /// # Safety
-/// The contract of [`Simd`].
+/// The contract of [`Registers`].
 #[inline(always)]
-unsafe fn simd_activate<S: Simd>(activation: Activation, x: &mut [f32]) {
-    let (x, tail) = x.as_chunks_mut::<LANES>();
-    for x in x {
-        // SAFETY: reads and writes eight elements.
+unsafe fn simd_activate<S: Registers>(activation: Activation, x: &mut [f32]) {
+    let mut chunks = x.chunks_exact_mut(S::N);
+    for x in &mut chunks {
+        // SAFETY: reads and writes the elements of a chunk.
         unsafe { S::store(x.as_mut_ptr(), apply_lanes::<S>(activation, S::load(x.as_ptr()))) };
     }
-    portable_activate(activation, tail);
+    portable_activate(activation, chunks.into_remainder());
 }
 
 /// The gated activation of a feed-forward layer: `out = activation(gate) · up`. A row of `gate_up`
@@ -165,7 +165,7 @@ pub fn gate(pool: &Pool, activation: Activation, gate_up: &[f32], n: usize, out:
 }
 
 dispatch! {
-    fn gate_row(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) { portable_gate, simd_gate }
+    wide fn gate_row(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) { portable_gate, simd_gate }
 }
 
 #[inline(always)]
@@ -176,13 +176,16 @@ fn portable_gate(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f3
 }
 
 /// # Safety
-/// The contract of [`Simd`].
+/// The contract of [`Registers`].
 #[inline(always)]
-unsafe fn simd_gate<S: Simd>(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
-    let ((gate, gate_tail), (up, up_tail)) = (gate.as_chunks::<LANES>(), up.as_chunks::<LANES>());
-    let (out, out_tail) = out.as_chunks_mut::<LANES>();
-    for ((out, g), u) in out.iter_mut().zip(gate).zip(up) {
-        // SAFETY: reads and writes eight elements.
+unsafe fn simd_gate<S: Registers>(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    let whole = out.len() / S::N * S::N;
+    let (gate, gate_tail) = gate.split_at(whole);
+    let (up, up_tail) = up.split_at(whole);
+    let (out, out_tail) = out.split_at_mut(whole);
+    let chunks = out.chunks_exact_mut(S::N).zip(gate.chunks_exact(S::N)).zip(up.chunks_exact(S::N));
+    for ((out, g), u) in chunks {
+        // SAFETY: reads and writes the elements of a chunk.
         unsafe {
             let v = apply_lanes::<S>(activation, S::load(g.as_ptr()));
             let mut u = S::load(u.as_ptr());

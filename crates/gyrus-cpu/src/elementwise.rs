@@ -5,7 +5,7 @@
 
 use crate::exp::{exp, exp_lanes};
 use crate::pool::Pool;
-use crate::simd::{LANES, Simd, dispatch};
+use crate::simd::{LANES, Registers, Simd, dispatch};
 use crate::storage::Disjoint;
 
 /// Elements of a task.
@@ -62,12 +62,12 @@ pub(crate) fn capped(x: f32, cap: f32) -> f32 {
     cap * (1.0 - 2.0 / (exp(x * (2.0 / cap)) + 1.0))
 }
 
-/// [`capped`] of eight lanes.
+/// [`capped`] of each lane.
 ///
 /// # Safety
-/// The contract of [`Simd`].
+/// The contract of [`Registers`].
 #[inline(always)]
-pub(crate) unsafe fn capped_lanes<S: Simd>(x: S::F, cap: f32) -> S::F {
+pub(crate) unsafe fn capped_lanes<S: Registers>(x: S::F, cap: f32) -> S::F {
     // SAFETY: the caller upholds the contract.
     unsafe {
         let e = exp_lanes::<S>(S::mul(x, S::splat(2.0 / cap)));

@@ -1,7 +1,7 @@
 //! The exponential function by a polynomial. The error is at most 1.25 ULP wherever the result is a normal
 //! number (tested). The result is zero below that range and infinity above it; NaN stays NaN.
 
-use crate::simd::Simd;
+use crate::simd::Registers;
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// ln 2 in two parts. The first has few bits, so its product with a small integer is exact.
@@ -35,12 +35,12 @@ fn power_of_two(n: i32) -> f32 {
     f32::from_bits(((n + 127) << 23) as u32)
 }
 
-/// [`exp`] of eight lanes.
+/// [`exp`] of each lane.
 ///
 /// # Safety
-/// The contract of [`Simd`].
+/// The contract of [`Registers`].
 #[inline(always)]
-pub(crate) unsafe fn exp_lanes<S: Simd>(x: S::F) -> S::F {
+pub(crate) unsafe fn exp_lanes<S: Registers>(x: S::F) -> S::F {
     // SAFETY: the caller upholds the contract.
     unsafe {
         let x = S::max(S::splat(LOWEST), x);

@@ -8,7 +8,7 @@ use gyrus_tensor::{DType, dequantize};
 use half::{bf16, f16};
 
 use crate::isa::Isa;
-use crate::simd::{LANES, Simd, dispatch};
+use crate::simd::{LANES, Registers, Simd, dispatch};
 
 /// Weight rows of a tile.
 pub(crate) const TILE_W: usize = 4;
@@ -20,11 +20,11 @@ pub(crate) const TILE_X: usize = 3;
 pub(crate) trait Element: bytemuck::Pod {
     fn to_f32(self) -> f32;
 
-    /// Loads eight elements.
+    /// Loads an element of each lane.
     ///
     /// # Safety
-    /// Eight elements are readable at `p`; otherwise the contract of [`Simd`].
-    unsafe fn load<S: Simd>(p: *const Self) -> S::F;
+    /// As many elements are readable at `p`; otherwise the contract of [`Registers`].
+    unsafe fn load<S: Registers>(p: *const Self) -> S::F;
 }
 
 impl Element for f32 {
@@ -33,7 +33,7 @@ impl Element for f32 {
     }
 
     #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const f32) -> S::F {
+    unsafe fn load<S: Registers>(p: *const f32) -> S::F {
         // SAFETY: the caller upholds the contract.
         unsafe { S::load(p) }
     }
@@ -45,7 +45,7 @@ impl Element for f16 {
     }
 
     #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const f16) -> S::F {
+    unsafe fn load<S: Registers>(p: *const f16) -> S::F {
         // SAFETY: the caller upholds the contract.
         unsafe { S::load_f16(p.cast()) }
     }
@@ -57,7 +57,7 @@ impl Element for bf16 {
     }
 
     #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const bf16) -> S::F {
+    unsafe fn load<S: Registers>(p: *const bf16) -> S::F {
         // SAFETY: the caller upholds the contract.
         unsafe { S::load_bf16(p.cast()) }
     }

@@ -68,6 +68,14 @@ impl Isa {
         }
     }
 
+    /// Without registers of 16 lanes.
+    pub(crate) fn narrow(self) -> Isa {
+        #[cfg(target_arch = "x86_64")]
+        return Isa(self.0.min(Level::Avx2));
+        #[cfg(not(target_arch = "x86_64"))]
+        return self;
+    }
+
     pub(crate) fn level(self) -> Level {
         self.0
     }

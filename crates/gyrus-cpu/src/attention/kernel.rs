@@ -11,7 +11,7 @@ use crate::exp::{exp, exp_lanes};
 use crate::f32_dot::{Element, add_lanes};
 use crate::isa::Isa;
 use crate::kv::Stored;
-use crate::simd::{LANES, Simd, dispatch};
+use crate::simd::{LANES, Registers, Simd, dispatch};
 
 /// The shape of a GEMM: `c[r · ldc + j] += Σ_t a[r · lda + t] · b[t · ldb + j]` for `r` in `0..rows`, `j` in
 /// `0..cols` and `t` in `depth`, in ascending order.
@@ -37,11 +37,12 @@ pub(super) fn gemm(isa: Isa, e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32])
     assert!((e.rows - 1) * e.lda + e.depth.end <= a.len(), "a is too short");
     assert!((e.depth.end - 1) * e.ldb + e.cols <= b_len, "b is too short");
     assert!((e.rows - 1) * e.ldc + e.cols <= c.len(), "c is too short");
+    let isa = if e.cols.is_multiple_of(2 * LANES) { isa } else { isa.narrow() };
     dispatch_gemm(isa, e, a, b, c);
 }
 
 dispatch! {
-    fn dispatch_gemm(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) { portable_gemm, simd_gemm }
+    wide fn dispatch_gemm(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) { portable_gemm, simd_gemm }
 }
 
 fn portable_gemm(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) {
@@ -132,10 +133,10 @@ pub(super) fn merge(state: &mut SoftmaxState, out: &mut [f32], part: SoftmaxStat
 }
 
 /// # Safety
-/// The shape is within the buffers; otherwise the contract of [`Simd`].
+/// The shape is within the buffers; otherwise the contract of [`Registers`].
 #[inline(always)]
-unsafe fn simd_gemm<S: Simd>(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) {
-    if !e.cols.is_multiple_of(LANES) {
+unsafe fn simd_gemm<S: Registers>(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32]) {
+    if !e.cols.is_multiple_of(S::N) {
         return portable_gemm(e, a, b, c);
     }
     // SAFETY: the caller upholds the contract, and `cols` is a multiple of the lanes.
@@ -148,9 +149,9 @@ unsafe fn simd_gemm<S: Simd>(e: &GemmShape, a: &[f32], b: Stored, c: &mut [f32])
 }
 
 /// # Safety
-/// The shape is within the buffers, `cols` is a multiple of eight; otherwise the contract of [`Simd`].
+/// The shape is within the buffers, `cols` is a multiple of the lanes; otherwise the contract of [`Registers`].
 #[inline(always)]
-unsafe fn simd_gemm_of<S: Simd, B: Element>(e: &GemmShape, a: *const f32, b: *const B, c: *mut f32) {
+unsafe fn simd_gemm_of<S: Registers, B: Element>(e: &GemmShape, a: *const f32, b: *const B, c: *mut f32) {
     let mut r = 0;
     while r < e.rows {
         // SAFETY: the rows stay below `e.rows`.
@@ -172,7 +173,7 @@ unsafe fn simd_gemm_of<S: Simd, B: Element>(e: &GemmShape, a: *const f32, b: *co
 /// # Safety
 /// The contract of [`simd_gemm_of`], with `R` rows at `a` and `c`.
 #[inline(always)]
-unsafe fn columns<S: Simd, B: Element, const R: usize, const W: usize>(
+unsafe fn columns<S: Registers, B: Element, const R: usize, const W: usize>(
     e: &GemmShape,
     a: *const f32,
     b: *const B,
@@ -181,13 +182,13 @@ unsafe fn columns<S: Simd, B: Element, const R: usize, const W: usize>(
     let mut j = 0;
     // SAFETY: the columns stay below `e.cols`.
     unsafe {
-        while j + W * LANES <= e.cols {
+        while j + W * S::N <= e.cols {
             tile::<S, B, R, W>(e, a, b.add(j), c.add(j));
-            j += W * LANES;
+            j += W * S::N;
         }
         while j < e.cols {
             tile::<S, B, R, 1>(e, a, b.add(j), c.add(j));
-            j += LANES;
+            j += S::N;
         }
     }
     R
@@ -196,7 +197,7 @@ unsafe fn columns<S: Simd, B: Element, const R: usize, const W: usize>(
 /// # Safety
 /// The contract of [`simd_gemm_of`], with `R` rows and `W` registers of columns.
 #[inline(always)]
-unsafe fn tile<S: Simd, B: Element, const R: usize, const W: usize>(
+unsafe fn tile<S: Registers, B: Element, const R: usize, const W: usize>(
     e: &GemmShape,
     a: *const f32,
     b: *const B,
@@ -207,7 +208,7 @@ unsafe fn tile<S: Simd, B: Element, const R: usize, const W: usize>(
         let mut acc = [[S::splat(0.0); W]; R];
         for (r, acc) in acc.iter_mut().enumerate() {
             for (w, acc) in acc.iter_mut().enumerate() {
-                *acc = S::load(c.add(r * e.ldc + w * LANES));
+                *acc = S::load(c.add(r * e.ldc + w * S::N));
             }
         }
         for t in e.depth.clone() {
@@ -218,7 +219,7 @@ unsafe fn tile<S: Simd, B: Element, const R: usize, const W: usize>(
                     *column = S::splat(*a.add(r * e.lda + t));
                 }
                 for w in 0..W {
-                    let b = B::load::<S>(b.add(t * e.ldb + w * LANES));
+                    let b = B::load::<S>(b.add(t * e.ldb + w * S::N));
                     for (acc, a) in acc.iter_mut().zip(&column) {
                         acc[w] = S::fma(*a, b, acc[w]);
                     }
@@ -226,7 +227,7 @@ unsafe fn tile<S: Simd, B: Element, const R: usize, const W: usize>(
             } else {
                 let mut row = [S::splat(0.0); W];
                 for (w, row) in row.iter_mut().enumerate() {
-                    *row = B::load::<S>(b.add(t * e.ldb + w * LANES));
+                    *row = B::load::<S>(b.add(t * e.ldb + w * S::N));
                 }
                 for (r, acc) in acc.iter_mut().enumerate() {
                     let a = S::splat(*a.add(r * e.lda + t));
@@ -238,7 +239,7 @@ unsafe fn tile<S: Simd, B: Element, const R: usize, const W: usize>(
         }
         for (r, acc) in acc.iter().enumerate() {
             for (w, acc) in acc.iter().enumerate() {
-                S::store(c.add(r * e.ldc + w * LANES), *acc);
+                S::store(c.add(r * e.ldc + w * S::N), *acc);
             }
         }
     }

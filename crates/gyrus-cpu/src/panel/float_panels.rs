@@ -361,7 +361,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::*;
-    use crate::simd::Avx2;
+    use crate::simd::{Avx2, Avx512, Registers};
 
     /// # Safety
     /// The contract of [`Tile`].
@@ -376,9 +376,6 @@ mod x86 {
         unsafe { tile_by_6::<Pair<Avx2>, T>(panel, x, rows, out) }
     }
 
-    /// One register of 16 lanes.
-    struct Avx512;
-
     // The contract of `Simd` covers every block.
     #[allow(clippy::undocumented_unsafe_blocks)]
     impl Wide for Avx512 {
@@ -386,32 +383,27 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn splat(v: f32) -> __m512 {
-            unsafe { _mm512_set1_ps(v) }
+            unsafe { <Avx512 as Registers>::splat(v) }
         }
 
         #[inline(always)]
         unsafe fn load<T: Element>(p: *const T) -> __m512 {
-            // Two loads of eight; the compiler merges them into one of 16 where it can.
-            unsafe {
-                let (low, high) = (T::load::<Avx2>(p), T::load::<Avx2>(p.add(LANES)));
-                let low = _mm512_castps_pd(_mm512_castps256_ps512(low));
-                _mm512_castpd_ps(_mm512_insertf64x4::<1>(low, _mm256_castps_pd(high)))
-            }
+            unsafe { T::load::<Avx512>(p) }
         }
 
         #[inline(always)]
         unsafe fn store(p: *mut f32, v: __m512) {
-            unsafe { _mm512_storeu_ps(p, v) }
+            unsafe { <Avx512 as Registers>::store(p, v) }
         }
 
         #[inline(always)]
         unsafe fn add(a: __m512, b: __m512) -> __m512 {
-            unsafe { _mm512_add_ps(a, b) }
+            unsafe { <Avx512 as Registers>::add(a, b) }
         }
 
         #[inline(always)]
         unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
-            unsafe { _mm512_fmadd_ps(a, b, c) }
+            unsafe { <Avx512 as Registers>::fma(a, b, c) }
         }
     }
 

@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 use super::avx2::broadcast;
-use super::avx512::{Avx512, Places};
+use super::avx512::Places;
 use super::loads::Loads;
 use super::quant_layout::QuantLayout;
 use super::scale_layout::ScaleLayout;
@@ -17,7 +17,7 @@ use super::source::Source;
 use super::tile::{Kernel, Place, multiply_panel};
 use super::{LANES, PAIR_LANES, TILE, group_bytes};
 use crate::quantize_rows::QBlock;
-use crate::simd::{Avx2, Registers};
+use crate::simd::{Avx2, Avx512, Registers};
 
 /// The instruction in registers of one size.
 ///

@@ -125,12 +125,12 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn add(a: __m256, b: __m256) -> __m256 {
-        unsafe { <Avx2 as Simd>::add(a, b) }
+        unsafe { <Avx2 as Registers>::add(a, b) }
     }
 
     #[inline(always)]
     unsafe fn sub(a: __m256, b: __m256) -> __m256 {
-        unsafe { <Avx2 as Simd>::sub(a, b) }
+        unsafe { <Avx2 as Registers>::sub(a, b) }
     }
 
     #[inline(always)]
@@ -145,22 +145,22 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn load_f32(p: *const f32) -> __m256 {
-        unsafe { <Avx2 as Simd>::load(p) }
+        unsafe { <Avx2 as Registers>::load(p) }
     }
 
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> __m256 {
-        unsafe { <Avx2 as Simd>::load_f16(p.cast()) }
+        unsafe { <Avx2 as Registers>::load_f16(p.cast()) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> __m256 {
-        unsafe { <Avx2 as Simd>::load_bf16(p.cast()) }
+        unsafe { <Avx2 as Registers>::load_bf16(p.cast()) }
     }
 
     #[inline(always)]
     unsafe fn store_f32(p: *mut f32, v: __m256) {
-        unsafe { <Avx2 as Simd>::store(p, v) }
+        unsafe { <Avx2 as Registers>::store(p, v) }
     }
 
     #[inline(always)]

@@ -11,6 +11,7 @@ pub(crate) struct Avx2;
 // The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Registers for Avx2 {
+    const N: usize = 8;
     type F = __m256;
     type I = __m256i;
     type B = __m256i;
@@ -91,11 +92,7 @@ impl Registers for Avx2 {
             _mm256_shuffle_epi8(table, v)
         }
     }
-}
 
-// The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
-#[allow(clippy::undocumented_unsafe_blocks)]
-impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load(p: *const f32) -> __m256 {
         unsafe { _mm256_loadu_ps(p) }
@@ -117,16 +114,6 @@ impl Simd for Avx2 {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
         }
-    }
-
-    #[inline(always)]
-    unsafe fn store_f16(p: *mut f16, v: __m256) {
-        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(p: *const u8) -> __m256 {
-        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
     }
 
     #[inline(always)]
@@ -157,6 +144,30 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn round(a: __m256) -> __m256 {
         unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn to_i(a: __m256) -> __m256i {
+        unsafe { _mm256_cvtps_epi32(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn power_of_two(n: __m256i) -> __m256 {
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127)))) }
+    }
+}
+
+// The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Simd for Avx2 {
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: __m256) {
+        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const u8) -> __m256 {
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
     }
 
     #[inline(always)]
@@ -220,16 +231,6 @@ impl Simd for Avx2 {
             let sums = _mm_hadd_epi32(halves, halves);
             (bytes, [_mm_extract_epi32::<0>(sums), _mm_extract_epi32::<1>(sums)])
         }
-    }
-
-    #[inline(always)]
-    unsafe fn to_i(a: __m256) -> __m256i {
-        unsafe { _mm256_cvtps_epi32(a) }
-    }
-
-    #[inline(always)]
-    unsafe fn power_of_two(n: __m256i) -> __m256 {
-        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127)))) }
     }
 
     #[inline(always)]

@@ -15,6 +15,7 @@ type B = [uint8x16_t; 2];
 // The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Registers for Neon {
+    const N: usize = 8;
     type F = F;
     type I = I;
     type B = B;
@@ -81,11 +82,7 @@ impl Registers for Neon {
             [vqtbl1q_u8(table, v[0]), vqtbl1q_u8(table, v[1])]
         }
     }
-}
 
-// The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
-#[allow(clippy::undocumented_unsafe_blocks)]
-impl Simd for Neon {
     #[inline(always)]
     unsafe fn load(p: *const f32) -> F {
         unsafe { [vld1q_f32(p), vld1q_f32(p.add(4))] }
@@ -114,24 +111,6 @@ impl Simd for Neon {
             let low = vshll_n_u16::<16>(vget_low_u16(bits));
             let high = vshll_n_u16::<16>(vget_high_u16(bits));
             [vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(high)]
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn store_f16(p: *mut f16, v: F) {
-        unsafe {
-            vst1_u16(p.cast(), vreinterpret_u16_f16(vcvt_f16_f32(v[0])));
-            vst1_u16(p.add(4).cast(), vreinterpret_u16_f16(vcvt_f16_f32(v[1])));
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(p: *const u8) -> F {
-        unsafe {
-            let wide = vmovl_s8(vld1_s8(p.cast()));
-            let low = vmovl_s16(vget_low_s16(wide));
-            let high = vmovl_s16(vget_high_s16(wide));
-            [vcvtq_f32_s32(low), vcvtq_f32_s32(high)]
         }
     }
 
@@ -167,6 +146,38 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn round(a: F) -> F {
         unsafe { [vrndnq_f32(a[0]), vrndnq_f32(a[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn to_i(a: F) -> I {
+        unsafe { [vcvtq_s32_f32(a[0]), vcvtq_s32_f32(a[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn power_of_two(n: I) -> F {
+        unsafe { [power_of_two(n[0]), power_of_two(n[1])] }
+    }
+}
+
+// The contract of `Simd` covers every block: the CPU has the instructions and pointers are valid.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Simd for Neon {
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: F) {
+        unsafe {
+            vst1_u16(p.cast(), vreinterpret_u16_f16(vcvt_f16_f32(v[0])));
+            vst1_u16(p.add(4).cast(), vreinterpret_u16_f16(vcvt_f16_f32(v[1])));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const u8) -> F {
+        unsafe {
+            let wide = vmovl_s8(vld1_s8(p.cast()));
+            let low = vmovl_s16(vget_low_s16(wide));
+            let high = vmovl_s16(vget_high_s16(wide));
+            [vcvtq_f32_s32(low), vcvtq_f32_s32(high)]
+        }
     }
 
     #[inline(always)]
@@ -223,16 +234,6 @@ impl Simd for Neon {
             let last = vaddlvq_s8(vld1q_s8(bytes.as_ptr().add(16)));
             (bytes, [i32::from(first), i32::from(last)])
         }
-    }
-
-    #[inline(always)]
-    unsafe fn to_i(a: F) -> I {
-        unsafe { [vcvtq_s32_f32(a[0]), vcvtq_s32_f32(a[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn power_of_two(n: I) -> F {
-        unsafe { [power_of_two(n[0]), power_of_two(n[1])] }
     }
 
     #[inline(always)]
