@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod codecs;
+mod containers;
 mod error;
 mod filters;
 mod mel;
