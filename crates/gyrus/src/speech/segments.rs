@@ -33,6 +33,9 @@ pub(super) struct Cut {
 pub(super) struct Cuts {
     pub(super) segments: Vec<Cut>,
     pub(super) advance: usize,
+    /// The timestamp that begins a text after the segments, which is decoded again. As the end of a prompt it says that
+    /// speech goes on.
+    pub(super) next: Option<u32>,
 }
 
 /// Cuts the tokens of a window that has `frames` frames of audio.
@@ -76,7 +79,9 @@ pub(super) fn cut(tokens: &Tokens, sampled: &[u32], frames: usize, ending: Endin
             segments.push(Cut { start, end: ends, tokens: part.to_vec() });
         }
     }
-    Cuts { segments, advance: advance.min(frames) }
+    // Of a pair, the first timestamp belongs to the segment before it.
+    let next = sampled.get(first).copied().filter(|token| is_time(token));
+    Cuts { segments, advance: advance.min(frames), next }
 }
 
 #[cfg(test)]
@@ -110,6 +115,18 @@ mod tests {
         let text = [0, 65, -100, -100, 66, -200];
         assert_eq!(cuts(&text, 3000, Complete), (vec![(0, 100, 3), (100, 200, 3)], 3000));
         assert_eq!(cuts(&[0, 65, -100], 3000, Complete), (vec![(0, 100, 3)], 3000));
+    }
+
+    #[test]
+    fn the_timestamp_of_a_text_to_decode_again_is_kept() {
+        let tokens = small(3);
+        let first = tokens.first_timestamp;
+        let next = |sampled: &[u32], ending| cut(&tokens, sampled, 3000, ending).next;
+        let text = [first, 65, first + 800, first + 810, 66];
+        assert_eq!(next(&text, Complete), Some(first + 810));
+        assert_eq!(next(&text, Ending::Cut), Some(first + 810));
+        assert_eq!(next(&text, Last), None);
+        assert_eq!(next(&text[..3], Complete), None);
     }
 
     #[test]

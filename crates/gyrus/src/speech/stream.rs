@@ -300,6 +300,7 @@ impl Stream {
             });
             self.history.extend(&cut.tokens);
         }
+        self.history.extend(cuts.next);
         // A text that repeats itself makes the next one do so, too.
         let prompts = accepted.is_plausible && accepted.temperature <= MOST_PROMPTING_TEMPERATURE;
         if !context.request.previous_text || !prompts {
