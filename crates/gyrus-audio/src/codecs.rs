@@ -4,66 +4,68 @@ use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use symphonia::core::audio::{AudioBufferRef, Signal};
-use symphonia::core::codecs::{CODEC_TYPE_MP3, CODEC_TYPE_NULL, DecoderOptions};
+use symphonia::core::codecs::{
+    CODEC_TYPE_MP3, CODEC_TYPE_NULL, CODEC_TYPE_VORBIS, CodecParameters, DecoderOptions,
+};
 use symphonia::core::conv::IntoSample;
 use symphonia::core::errors::Error;
-use symphonia::core::formats::FormatOptions;
 use symphonia::core::io::MediaSourceStream;
-use symphonia::core::meta::{Limit, MetadataOptions};
-use symphonia::core::probe::Hint;
 
+use crate::containers::{Container, check_vorbis_setup};
 use crate::pcm::check_channels;
-use crate::{AudioError, Limits};
+use crate::resample::Resampler;
+use crate::{AudioError, Limits, SAMPLE_RATE};
 
-/// The most bytes of tags and pictures that are read.
-const MOST_METADATA: usize = 1 << 20;
+/// Numbers of frames that stand for "unknown".
+const UNKNOWN_FRAMES: [u64; 2] = [u32::MAX as u64, u64::MAX];
+/// Seconds by which a file may hold less than it declares: more than any padding that encoders declare.
+const SLACK: f64 = 1.0;
 
-/// Mono samples of a file.
+/// Mono samples of a file at 16 kHz.
 pub(crate) struct Decoded {
     pub(crate) samples: Vec<f32>,
-    pub(crate) rate: u32,
     pub(crate) damaged: usize,
 }
 
 /// Decodes the first audio track.
 ///
 /// The decoders are another project's. Should one panic on malformed data, that is an error of this file only.
-pub(crate) fn decode(bytes: Vec<u8>, limits: &Limits) -> Result<Decoded, AudioError> {
-    let format = name_of(&bytes);
+pub(crate) fn decode(mut bytes: Vec<u8>, limits: &Limits) -> Result<Decoded, AudioError> {
     let begins = bytes[..bytes.len().min(16)].escape_ascii().to_string();
-    let decoded = catch_unwind(AssertUnwindSafe(|| decode_track(bytes, format, begins, limits)));
-    decoded.unwrap_or_else(|_| Err(malformed(format, "the decoder failed")))
+    let container = Container::prepare(&mut bytes)?;
+    let decoded = catch_unwind(AssertUnwindSafe(|| decode_track(bytes, container, begins, limits)));
+    decoded.unwrap_or_else(|_| Err(malformed(container.name(), "the decoder failed")))
 }
 
 fn decode_track(
     bytes: Vec<u8>,
-    format: &'static str,
+    container: Container,
     begins: String,
     limits: &Limits,
 ) -> Result<Decoded, AudioError> {
+    let format = container.name();
     let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
-    let metadata = MetadataOptions {
-        limit_metadata_bytes: Limit::Maximum(MOST_METADATA),
-        limit_visual_bytes: Limit::Maximum(MOST_METADATA),
-    };
-    let probe = symphonia::default::get_probe();
-    let probed = probe.format(&Hint::new(), stream, &FormatOptions::default(), &metadata);
-    let mut reader = match probed {
-        Ok(probed) => probed.format,
-        Err(Error::Unsupported(_)) => return Err(AudioError::Unrecognised { begins }),
-        Err(Error::IoError(_)) if format == UNKNOWN => return Err(AudioError::Unrecognised { begins }),
+    let mut reader = match container.open(stream) {
+        Ok(reader) => reader,
+        Err(_) if container == Container::Unknown => return Err(AudioError::Unrecognised { begins }),
         Err(error) => return Err(malformed(format, error)),
     };
     let track = reader.tracks().iter().find(|track| track.codec_params.codec != CODEC_TYPE_NULL);
     let Some(track) = track else { return Err(malformed(format, "there is no audio track")) };
     let (id, parameters) = (track.id, track.codec_params.clone());
-    let declared = parameters.n_frames.filter(|_| parameters.codec != CODEC_TYPE_MP3);
+    if parameters.codec == CODEC_TYPE_VORBIS {
+        check_vorbis_setup(parameters.extra_data.as_deref().unwrap_or(&[]))?;
+    }
     let mut decoder = symphonia::default::get_codecs()
         .make(&parameters, &DecoderOptions::default())
         .map_err(|error| malformed(format, error))?;
 
-    let mut out = Decoded { samples: Vec::new(), rate: parameters.sample_rate.unwrap_or(0), damaged: 0 };
-    let mut packets = 0usize;
+    let mut out = Output::new(limits);
+    // Files with rates that their field cannot hold declare zero.
+    if let Some(rate) = parameters.sample_rate.filter(|rate| *rate > 0) {
+        out.set_rate(rate)?;
+    }
+    let (mut packets, mut damaged) = (0usize, 0usize);
     loop {
         let packet = match reader.next_packet() {
             Ok(packet) => packet,
@@ -80,42 +82,105 @@ fn decode_track(
         match decoder.decode(&packet) {
             Ok(buffer) => {
                 let spec = buffer.spec();
-                if out.rate != spec.rate {
-                    // Some formats declare the rate in their packets only.
-                    if !out.samples.is_empty() {
-                        let rates = format!("sample rates that change ({} Hz, {} Hz)", out.rate, spec.rate);
-                        return Err(AudioError::Encoding(rates));
-                    }
-                    out.rate = spec.rate;
-                }
                 check_channels(spec.channels.count())?;
-                mix(&buffer, &mut out.samples);
+                out.set_rate(spec.rate)?;
+                out.take(|mixed| mix(&buffer, mixed))?;
             }
             // A damaged packet does not end the file: it becomes silence of its declared length, within reason.
             Err(Error::DecodeError(_)) => {
-                out.damaged += 1;
+                damaged += 1;
                 let silence = packet.dur().min(1 << 16) as usize;
-                out.samples.resize(out.samples.len() + silence, 0.0);
+                out.take(|mixed| mixed.resize(silence, 0.0))?;
             }
             Err(Error::IoError(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => break,
             Err(error) => return Err(malformed(format, error)),
         }
-        if out.samples.len() as f64 > limits.seconds * f64::from(out.rate.max(1)) {
-            return Err(AudioError::TooLong { seconds: limits.seconds });
-        }
     }
-    if out.damaged * 2 > packets {
-        let problem = format!("{} of {packets} packets cannot be decoded", out.damaged);
-        return Err(malformed(format, problem));
+    if damaged * 2 > packets {
+        return Err(malformed(format, format!("{damaged} of {packets} packets cannot be decoded")));
     }
-    // A second is more than any padding that encoders declare.
-    match declared.filter(|&declared| declared > out.samples.len() as u64 + u64::from(out.rate)) {
+    let held = out.seconds();
+    match declared_seconds(&parameters).filter(|declared| *declared > held + SLACK) {
         Some(declared) => {
-            let seconds = |count: u64| format!("{:.1} s", count as f64 / f64::from(out.rate.max(1)));
-            let (declared, held) = (seconds(declared), seconds(out.samples.len() as u64));
+            let (declared, held) = (format!("{declared:.1} s"), format!("{held:.1} s"));
             Err(AudioError::Truncated { declared, held })
         }
-        None => Ok(out),
+        None => Ok(Decoded { samples: out.finish(), damaged }),
+    }
+}
+
+/// The length that a track declares. That of an MP3 is an estimate.
+fn declared_seconds(parameters: &CodecParameters) -> Option<f64> {
+    let frames = parameters.n_frames.filter(|frames| !UNKNOWN_FRAMES.contains(frames))?;
+    if parameters.codec == CODEC_TYPE_MP3 {
+        return None;
+    }
+    // The unit of time of an M4A is not that of its samples.
+    let frame = match (parameters.time_base, parameters.sample_rate) {
+        (Some(base), _) => f64::from(base.numer) / f64::from(base.denom.max(1)),
+        (None, rate) => f64::from(rate?.max(1)).recip(),
+    };
+    Some(frames as f64 * frame)
+}
+
+/// Samples of a track, which are converted as they come: memory is bounded by the limit of seconds at 16 kHz.
+struct Output<'a> {
+    limits: &'a Limits,
+    rate: u32,
+    resampler: Option<Resampler>,
+    samples: Vec<f32>,
+    /// Samples that were taken at the track's rate.
+    taken: u64,
+    /// The samples of a packet.
+    mixed: Vec<f32>,
+}
+
+impl Output<'_> {
+    fn new(limits: &Limits) -> Output<'_> {
+        Output { limits, rate: 0, resampler: None, samples: Vec::new(), taken: 0, mixed: Vec::new() }
+    }
+
+    /// Some formats declare the rate in their packets only.
+    fn set_rate(&mut self, rate: u32) -> Result<(), AudioError> {
+        if self.rate == rate {
+            return Ok(());
+        }
+        if self.taken > 0 {
+            let rates = format!("sample rates that change ({} Hz, {rate} Hz)", self.rate);
+            return Err(AudioError::Encoding(rates));
+        }
+        self.resampler = Some(Resampler::new(rate)?);
+        self.rate = rate;
+        Ok(())
+    }
+
+    /// Takes the samples that are written to an empty list.
+    fn take(&mut self, write: impl FnOnce(&mut Vec<f32>)) -> Result<(), AudioError> {
+        self.mixed.clear();
+        write(&mut self.mixed);
+        if let Some(at) = self.mixed.iter().position(|x| !x.is_finite()) {
+            let seconds = (self.taken + at as u64) as f64 / f64::from(self.rate.max(1));
+            return Err(AudioError::NotFinite { seconds, value: self.mixed[at] });
+        }
+        let Some(resampler) = &mut self.resampler else { return Err(AudioError::Rate(self.rate)) };
+        resampler.push(&self.mixed, &mut self.samples);
+        self.taken += self.mixed.len() as u64;
+        let most = self.limits.seconds;
+        match self.seconds() > most || self.samples.len() as f64 > most * f64::from(SAMPLE_RATE) {
+            true => Err(AudioError::TooLong { seconds: most }),
+            false => Ok(()),
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.taken as f64 / f64::from(self.rate.max(1))
+    }
+
+    fn finish(mut self) -> Vec<f32> {
+        if let Some(resampler) = &mut self.resampler {
+            resampler.finish(&mut self.samples);
+        }
+        self.samples
     }
 }
 
@@ -145,19 +210,6 @@ fn mix(buffer: &AudioBufferRef<'_>, out: &mut Vec<f32>) {
         AudioBufferRef::S32(buffer) => mixed!(buffer),
         AudioBufferRef::F32(buffer) => mixed!(buffer),
         AudioBufferRef::F64(buffer) => mixed!(buffer),
-    }
-}
-
-const UNKNOWN: &str = "audio";
-
-/// The format that the first bytes name, for messages.
-fn name_of(bytes: &[u8]) -> &'static str {
-    match bytes {
-        [b'f', b'L', b'a', b'C', ..] => "FLAC",
-        [b'O', b'g', b'g', b'S', ..] => "Ogg",
-        [b'I', b'D', b'3', ..] | [0xff, 0xe0..=0xff, ..] => "MP3",
-        [_, _, _, _, b'f', b't', b'y', b'p', ..] => "M4A",
-        _ => UNKNOWN,
     }
 }
 

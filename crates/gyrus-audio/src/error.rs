@@ -49,6 +49,12 @@ pub enum AudioError {
         /// The sample.
         value: f32,
     },
+    /// Samples whose energy is no finite number.
+    #[error("the samples at {seconds:.2} s are too large for a spectrogram: audio is within ±1")]
+    Spectrogram {
+        /// Where.
+        seconds: f64,
+    },
     /// More audio than the caller allows.
     #[error("the audio is longer than {seconds:.0} s, which is the limit")]
     TooLong {

@@ -12,7 +12,7 @@
 //!
 //! let tone: Vec<f32> = (0..16_000).map(|n| (n as f32 * 0.1).sin()).collect();
 //! let audio = Waveform::from_samples(&tone, 16_000)?;
-//! let mel = LogMel::new(audio.samples(), &MelFilters::slaney(80), 1);
+//! let mel = LogMel::new(audio.samples(), &MelFilters::slaney(80), 1)?;
 //! assert_eq!(mel.window(0, 3000).len(), 3000 * 80);
 //! # Ok::<(), gyrus_audio::AudioError>(())
 //! ```
@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod codecs;
+mod containers;
 mod error;
 mod filters;
 mod mel;

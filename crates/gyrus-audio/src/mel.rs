@@ -3,7 +3,7 @@ use std::sync::Arc;
 use realfft::num_complex::Complex;
 use realfft::{RealFftPlanner, RealToComplex};
 
-use crate::{BINS, FRAME, HOP, MelFilters};
+use crate::{AudioError, BINS, FRAME, HOP, MelFilters, SAMPLE_RATE};
 
 /// The power below which a band counts as silent.
 const LEAST_POWER: f32 = 1e-10;
@@ -27,8 +27,9 @@ pub struct LogMel {
 }
 
 impl LogMel {
-    /// The spectrogram of samples at 16 kHz, computed by up to this many threads.
-    pub fn new(samples: &[f32], filters: &MelFilters, threads: usize) -> LogMel {
+    /// The spectrogram of samples at 16 kHz, computed by up to this many threads. The energy of samples that are far beyond ±1
+    /// may be no finite number, which is an error.
+    pub fn new(samples: &[f32], filters: &MelFilters, threads: usize) -> Result<LogMel, AudioError> {
         let bands = filters.bands();
         let frames = samples.len() / HOP;
         // The last frames that have a sample of the recording in them.
@@ -37,7 +38,7 @@ impl LogMel {
         let transform = RealFftPlanner::<f32>::new().plan_fft_forward(FRAME);
         let share = computed.div_ceil(threads.max(1)).max(64);
         let parts = values.chunks_mut(share * bands).enumerate();
-        let mut most = std::thread::scope(|scope| {
+        let (mut most, bad) = std::thread::scope(|scope| {
             let all: Vec<_> = parts
                 .map(|(n, part)| {
                     let transform = Arc::clone(&transform);
@@ -48,17 +49,22 @@ impl LogMel {
                 .collect();
             let done = all.into_iter().map(|part| match part {
                 // A thread that panicked has left zeros, which cannot happen: the arithmetic has no panics.
-                Ok(thread) => thread.join().unwrap_or(f32::NEG_INFINITY),
+                Ok(thread) => thread.join().unwrap_or((f32::NEG_INFINITY, None)),
                 Err(most) => most,
             });
-            done.fold(f32::NEG_INFINITY, f32::max)
+            done.fold((f32::NEG_INFINITY, None), |(most, bad), (other, frame)| {
+                (most.max(other), bad.or(frame))
+            })
         });
+        if let Some(frame) = bad {
+            return Err(AudioError::Spectrogram { seconds: (frame * HOP) as f64 / f64::from(SAMPLE_RATE) });
+        }
         // The silence after the recording has the least power.
         let quiet = LEAST_POWER.log10();
         most = most.max(quiet);
         let scaled = |log: f32| (log.max(most - RANGE) + 4.0) / 4.0;
         values.iter_mut().for_each(|value| *value = scaled(*value));
-        LogMel { bands, frames, values, silence: scaled(quiet) }
+        Ok(LogMel { bands, frames, values, silence: scaled(quiet) })
     }
 
     /// Bands of a frame.
@@ -88,20 +94,20 @@ impl LogMel {
     }
 }
 
-/// The logarithms of the bands of some frames, and the largest.
+/// The logarithms of the bands of some frames, the largest, and the first frame with a band that is not finite.
 fn frame_logs(
     samples: &[f32],
     first: usize,
     out: &mut [f32],
     filters: &MelFilters,
     transform: &dyn RealToComplex<f32>,
-) -> f32 {
+) -> (f32, Option<usize>) {
     let window = hann();
     let mut input = [0.0f32; FRAME];
     let mut power = [0.0f32; BINS];
     let mut spectrum = [Complex::new(0.0f32, 0.0); BINS];
     let mut scratch = vec![Complex::new(0.0f32, 0.0); transform.get_scratch_len()];
-    let mut most = f32::NEG_INFINITY;
+    let (mut most, mut bad) = (f32::NEG_INFINITY, None);
     for (n, bands) in out.chunks_exact_mut(filters.bands()).enumerate() {
         let start = ((first + n) * HOP) as i64 - (FRAME / 2) as i64;
         for (i, (input, weight)) in input.iter_mut().zip(&window).enumerate() {
@@ -111,18 +117,21 @@ fn frame_logs(
         }
         // The lengths are those of the transform, so it cannot fail.
         if transform.process_with_scratch(&mut input, &mut spectrum, &mut scratch).is_err() {
-            return f32::NEG_INFINITY;
+            return (f32::NEG_INFINITY, None);
         }
         for (power, bin) in power.iter_mut().zip(&spectrum) {
             *power = bin.norm_sqr();
         }
         filters.apply(&power, bands);
         for band in bands {
+            if !band.is_finite() {
+                bad = bad.or(Some(first + n));
+            }
             *band = band.max(LEAST_POWER).log10();
             most = most.max(*band);
         }
     }
-    most
+    (most, bad)
 }
 
 /// The periodic Hann window.
@@ -200,7 +209,7 @@ mod tests {
                 })
                 .collect();
             let expected = reference(&samples, &dense, 60);
-            let mel = LogMel::new(&samples, &filters, 2);
+            let mel = LogMel::new(&samples, &filters, 2).unwrap();
             assert_eq!(mel.frames(), 50);
             let found = mel.window(0, 60);
             for (n, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -212,13 +221,25 @@ mod tests {
     #[test]
     fn silence_is_a_constant_plane_and_threads_do_not_matter() {
         let filters = MelFilters::slaney(80);
-        let mel = LogMel::new(&[0.0; 16_000], &filters, 1);
+        let mel = LogMel::new(&[0.0; 16_000], &filters, 1).unwrap();
         assert!(mel.window(0, 3000).iter().all(|value| *value == -1.5));
         let samples = signal(40_000);
-        let one = LogMel::new(&samples, &filters, 1);
-        assert_eq!(one, LogMel::new(&samples, &filters, 3));
+        let one = LogMel::new(&samples, &filters, 1).unwrap();
+        assert_eq!(one, LogMel::new(&samples, &filters, 3).unwrap());
         assert_eq!(one.window(240, 20)[15 * 80..], one.window(255, 5)[..]);
         assert_eq!(one.window_until(0, 10, 4)[4 * 80..], [one.silence; 6 * 80]);
-        assert_eq!(LogMel::new(&[0.1], &filters, 4).frames(), 0);
+        assert_eq!(LogMel::new(&[0.1], &filters, 4).unwrap().frames(), 0);
+    }
+
+    #[test]
+    fn energy_that_is_not_finite_is_an_error_with_its_time() {
+        let filters = MelFilters::slaney(80);
+        for (value, threads) in [(1e20, 1), (1e20, 3), (3e38, 2)] {
+            let mut samples = signal(64_000);
+            samples[32_000..32_400].fill(value);
+            let error = LogMel::new(&samples, &filters, threads).unwrap_err();
+            let AudioError::Spectrogram { seconds } = error else { panic!("{error}") };
+            assert!((1.98..=2.0).contains(&seconds), "{value}: {seconds}");
+        }
     }
 }

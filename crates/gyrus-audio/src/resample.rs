@@ -22,26 +22,71 @@ const MOST_PHASES: usize = 1024;
 
 /// The samples at 16 kHz.
 pub(crate) fn to_16_khz(samples: &[f32], rate: u32) -> Result<Vec<f32>, AudioError> {
-    if !RATES.contains(&rate) {
-        return Err(AudioError::Rate(rate));
-    }
-    if rate == SAMPLE_RATE {
-        return Ok(samples.to_vec());
-    }
-    let common = gcd(rate, SAMPLE_RATE);
-    // An output sample n is at n·step/phases of the input.
-    let (step, phases) = ((rate / common) as usize, (SAMPLE_RATE / common) as usize);
-    let kernel = Kernel::new(f64::from(rate), phases.min(MOST_PHASES));
-    let count = (samples.len() as u64 * phases as u64).div_ceil(step as u64) as usize;
-    let mut out = Vec::with_capacity(count);
-    let (mut whole, mut part) = (0, 0);
-    for _ in 0..count {
-        out.push(kernel.at(samples, whole, part, phases));
-        part += step;
-        whole += part / phases;
-        part %= phases;
-    }
+    let mut resampler = Resampler::new(rate)?;
+    let mut out = Vec::new();
+    resampler.push(samples, &mut out);
+    resampler.finish(&mut out);
     Ok(out)
+}
+
+/// Converts samples part by part. The result has the same bits however they are divided.
+pub(crate) struct Resampler {
+    /// None at 16 kHz.
+    kernel: Option<Kernel>,
+    /// An output sample n is at n·step/phases of the input.
+    step: usize,
+    phases: usize,
+    /// Samples that outputs to come still need, the first of which is sample `first` of the input.
+    kept: Vec<f32>,
+    first: usize,
+    /// The place of the next output: `whole + part/phases`.
+    whole: usize,
+    part: usize,
+}
+
+impl Resampler {
+    /// From this rate.
+    pub(crate) fn new(rate: u32) -> Result<Resampler, AudioError> {
+        if !RATES.contains(&rate) {
+            return Err(AudioError::Rate(rate));
+        }
+        let common = gcd(rate, SAMPLE_RATE);
+        let (step, phases) = ((rate / common) as usize, (SAMPLE_RATE / common) as usize);
+        let kernel = (rate != SAMPLE_RATE).then(|| Kernel::new(f64::from(rate), phases.min(MOST_PHASES)));
+        Ok(Resampler { kernel, step, phases, kept: Vec::new(), first: 0, whole: 0, part: 0 })
+    }
+
+    /// Takes the next samples, and appends the outputs that depend on no later ones.
+    pub(crate) fn push(&mut self, samples: &[f32], out: &mut Vec<f32>) {
+        let Some(kernel) = &self.kernel else { return out.extend_from_slice(samples) };
+        let half = kernel.half;
+        self.kept.extend_from_slice(samples);
+        // The taps of an output reach `half` samples beyond it.
+        let known = self.first + self.kept.len();
+        self.outputs(known.saturating_sub(half), out);
+        // What no output needs is given up, seldom enough to be cheap.
+        let needless = self.whole.saturating_sub(half).saturating_sub(self.first).min(self.kept.len());
+        if needless > self.kept.len() / 2 {
+            self.kept.drain(..needless);
+            self.first += needless;
+        }
+    }
+
+    /// Appends the last outputs, those within the input.
+    pub(crate) fn finish(&mut self, out: &mut Vec<f32>) {
+        self.outputs(self.first + self.kept.len(), out);
+    }
+
+    /// Appends the outputs before a sample of the input.
+    fn outputs(&mut self, before: usize, out: &mut Vec<f32>) {
+        let Some(kernel) = &self.kernel else { return };
+        while self.whole < before {
+            out.push(kernel.at(&self.kept, self.first, self.whole, self.part, self.phases));
+            self.part += self.step;
+            self.whole += self.part / self.phases;
+            self.part %= self.phases;
+        }
+    }
 }
 
 /// The taps of each phase.
@@ -74,25 +119,26 @@ impl Kernel {
         Kernel { half, taps, phases }
     }
 
-    /// The signal `part/parts` of a sample after `whole`. Before its beginning and after its end it is zero.
-    fn at(&self, samples: &[f32], whole: usize, part: usize, parts: usize) -> f32 {
+    /// The signal `part/parts` of a sample after `whole`. Before its beginning and after its end it is zero. The samples are
+    /// those from `start` on.
+    fn at(&self, samples: &[f32], start: usize, whole: usize, part: usize, parts: usize) -> f32 {
         if self.phases == parts {
-            return self.sum(samples, whole, part);
+            return self.sum(samples, start, whole, part);
         }
         let place = part as f64 / parts as f64 * self.phases as f64;
         let phase = place as usize;
         let weight = (place - phase as f64) as f32;
-        let (a, b) = (self.sum(samples, whole, phase), self.sum(samples, whole, phase + 1));
+        let (a, b) = (self.sum(samples, start, whole, phase), self.sum(samples, start, whole, phase + 1));
         a + (b - a) * weight
     }
 
-    fn sum(&self, samples: &[f32], whole: usize, phase: usize) -> f32 {
+    fn sum(&self, samples: &[f32], start: usize, whole: usize, phase: usize) -> f32 {
         let width = 2 * self.half;
         let taps = &self.taps[phase * width..][..width];
         // Tap `half - 1` is at sample `whole`.
         let first = whole as i64 - (self.half as i64 - 1);
         let skip = (-first).clamp(0, width as i64) as usize;
-        let from = (first + skip as i64).max(0) as usize;
+        let from = ((first + skip as i64).max(0) as usize).saturating_sub(start);
         let Some(inputs) = samples.get(from..) else { return 0.0 };
         // Sixteen sums, which the compiler keeps in vector registers.
         let (taps, mut lanes) = (&taps[skip..], [0.0f32; 16]);
@@ -183,6 +229,22 @@ mod tests {
         for rate in [8_000, 16_000, 44_100, 44_101, 47_999, 192_000] {
             let out = to_16_khz(&vec![0.5; rate as usize], rate).unwrap();
             assert!(out[4_000..12_000].iter().all(|x| (x - 0.5).abs() < 1e-5), "{rate}");
+        }
+    }
+
+    #[test]
+    fn parts_have_the_bits_of_the_whole() {
+        let wave: Vec<f32> = (0..30_011).map(|n| (n as f32 * 0.37).sin()).collect();
+        for rate in [8_000, 16_000, 44_100, 44_101, 192_000] {
+            for size in [1, 160, 1_152, 20_000] {
+                let (mut resampler, mut out) = (Resampler::new(rate).unwrap(), Vec::new());
+                for part in wave.chunks(size) {
+                    resampler.push(part, &mut out);
+                    assert!(resampler.kept.len() < 2 * (size + 1_000), "{rate} Hz in parts of {size}");
+                }
+                resampler.finish(&mut out);
+                assert!(out == to_16_khz(&wave, rate).unwrap(), "{rate} Hz in parts of {size}");
+            }
         }
     }
 

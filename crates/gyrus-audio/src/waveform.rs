@@ -35,8 +35,7 @@ impl Waveform {
             return Waveform::from_pcm_within(samples, &format, limits);
         }
         let decoded = codecs::decode(bytes, limits)?;
-        let waveform = Waveform::from_samples(&decoded.samples, decoded.rate)?;
-        Ok(Waveform { damaged: decoded.damaged, ..waveform })
+        Waveform::checked(decoded.samples, decoded.damaged)
     }
 
     /// Raw samples without a header.
@@ -66,14 +65,18 @@ impl Waveform {
             let seconds = at as f64 / f64::from(rate.max(1));
             return Err(AudioError::NotFinite { seconds, value: samples[at] });
         }
-        let samples = to_16_khz(samples, rate)?;
-        // Finite samples near the limits of f32 may still overflow in the filter.
+        Waveform::checked(to_16_khz(samples, rate)?, 0)
+    }
+
+    /// Samples at 16 kHz of finite samples. Those near the limits of f32 may still overflow in the filter.
+    fn checked(samples: Vec<f32>, damaged: usize) -> Result<Waveform, AudioError> {
         match samples.iter().position(|x| !x.is_finite()) {
+            _ if samples.is_empty() => Err(AudioError::NoSamples),
             Some(at) => {
                 let seconds = at as f64 / f64::from(SAMPLE_RATE);
                 Err(AudioError::NotFinite { seconds, value: samples[at] })
             }
-            None => Ok(Waveform { samples, damaged: 0 }),
+            None => Ok(Waveform { samples, damaged }),
         }
     }
 

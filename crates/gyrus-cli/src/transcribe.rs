@@ -1,11 +1,13 @@
 //! `gyrus transcribe`: the text of recordings.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
 use gyrus::audio::{Limits, Waveform};
 use gyrus::speech::{Segment, SpeechEvent, SpeechOptions, Transcript};
 use gyrus::{Access, Precision, Transcriber};
@@ -16,21 +18,28 @@ use crate::options::PrecisionArg;
 use crate::output::OutputFile;
 use crate::progress::Progress;
 use crate::source::Source;
+use crate::usage::usage;
 use crate::{cache, diagnostics, foreign, interrupt};
 
 /// The longest recording: a day.
 const LIMITS: Limits = Limits { seconds: 24.0 * 3600.0 };
-/// The most bytes of a file or of stdin: a day of stereo at 48 kHz in 32 bits, and more.
-const MOST_BYTES: u64 = 48 << 30;
+/// The most bytes of a file: half a day of stereo at 48 kHz in 32 bits.
+const MOST_FILE_BYTES: u64 = 16 << 30;
+/// The most bytes of stdin, a pipe or a device, whose length is not known before: 18 hours at 16 kHz in 16 bits.
+const MOST_STREAM_BYTES: u64 = 2 << 30;
 
 pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
     let several = args.files.len() > 1;
     let is_text = matches!(args.format, FormatArg::Txt | FormatArg::Json);
-    ensure!(
-        !several || is_text || args.output.is_some(),
-        "several recordings need --output DIR in this format: one file cannot hold their {}",
-        args.format.extension()
-    );
+    if several && !is_text && args.output.is_none() {
+        let extension = args.format.extension();
+        return Err(usage(format!(
+            "several recordings need --output DIR in this format: one file cannot hold their {extension}"
+        )));
+    }
+    if args.output.is_some() {
+        check_names(args)?;
+    }
     let start = Instant::now();
     // Recordings are read first: a wrong path is found before a model is downloaded.
     let recordings: Result<Vec<Waveform>> = args.files.iter().map(|file| read(file, args)).collect();
@@ -69,10 +78,21 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
             _ => {}
         }
         !cancel.is_cancelled()
-    })?;
+    });
     drop(progress);
+    let transcripts = transcripts.map_err(|error| match &error {
+        gyrus::Error::Recording { index, .. } => {
+            let named = args.files.get(*index).map(|file| foreign::path(file));
+            anyhow::Error::from(error).context(named.unwrap_or_default())
+        }
+        _ => error.into(),
+    })?;
     if let Some(error) = failed {
         return Err(error);
+    }
+    // What there is ends within a recording: it is not written as if it were whole.
+    if cancel.is_cancelled() {
+        return Err(interrupt::Interrupted.into());
     }
     for (file, transcript) in args.files.iter().zip(&transcripts) {
         match &args.output {
@@ -94,20 +114,20 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
 /// Reads and decodes a recording.
 fn read(path: &Path, args: &TranscribeArgs) -> Result<Waveform> {
     let named = || foreign::path(path);
-    let mut bytes = Vec::new();
-    let is_stdin = path.as_os_str() == "-";
-    let mut read = |input: &mut dyn Read| input.take(MOST_BYTES).read_to_end(&mut bytes);
-    match is_stdin {
-        true => read(&mut std::io::stdin().lock()),
-        false => {
-            let file = File::open(path).with_context(named)?;
-            if file.metadata().with_context(named)?.is_dir() {
-                bail!("{}: is a folder, not an audio file", named());
-            }
-            read(&mut &file)
+    let bytes = if path.as_os_str() == "-" {
+        read_within(&mut std::io::stdin().lock(), MOST_STREAM_BYTES).with_context(named)?
+    } else {
+        let file = File::open(path).with_context(named)?;
+        let metadata = file.metadata().with_context(named)?;
+        if metadata.is_dir() {
+            bail!("{}: is a folder, not an audio file", named());
         }
-    }
-    .with_context(named)?;
+        let most = if metadata.is_file() { MOST_FILE_BYTES } else { MOST_STREAM_BYTES };
+        if metadata.len() > most {
+            return Err(too_large(most)).with_context(named);
+        }
+        read_within(&mut &file, most).with_context(named)?
+    };
     let decoded = match &args.raw {
         Some(format) => Waveform::from_pcm(&bytes, format, &LIMITS),
         None => Waveform::decode(bytes, &LIMITS),
@@ -118,6 +138,45 @@ fn read(path: &Path, args: &TranscribeArgs) -> Result<Waveform> {
         diagnostics::about(named(), format!("{count} packets are damaged and were replaced by silence"));
     }
     Ok(decoded)
+}
+
+/// All that can be read, which is an error beyond this many bytes.
+fn read_within(input: &mut dyn Read, most: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.take(most + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > most {
+        true => Err(too_large(most)),
+        false => Ok(bytes),
+    }
+}
+
+fn too_large(most: u64) -> anyhow::Error {
+    anyhow!("has more than {} GiB, the most that is read", most >> 30)
+}
+
+/// Recordings of different folders or formats may have one name.
+fn check_names(args: &TranscribeArgs) -> Result<()> {
+    let mut names: HashMap<OsString, &Path> = HashMap::new();
+    for file in &args.files {
+        let name = output_name(file, args.format);
+        let shown = foreign::path(Path::new(&name));
+        if let Some(other) = names.insert(name, file) {
+            let (a, b) = (foreign::path(other), foreign::path(file));
+            return Err(usage(format!("{a} and {b} would both be written to {shown}")));
+        }
+    }
+    Ok(())
+}
+
+/// The name of a recording's transcript.
+fn output_name(file: &Path, format: FormatArg) -> OsString {
+    let mut name = match file.file_stem() {
+        Some(stem) if file.as_os_str() != "-" => stem.to_owned(),
+        _ => "stdin".into(),
+    };
+    name.push(".");
+    name.push(format.extension());
+    name
 }
 
 fn load(source: &Source, args: &TranscribeArgs) -> Result<Transcriber> {
@@ -162,14 +221,7 @@ fn rendered(transcript: &Transcript, format: FormatArg) -> String {
 /// Writes `DIR/NAME.FORMAT`.
 fn write_file(folder: &Path, file: &Path, transcript: &Transcript, format: FormatArg) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| foreign::path(folder))?;
-    let stem = match file.file_stem() {
-        Some(stem) if file.as_os_str() != "-" => stem.to_owned(),
-        _ => "stdin".into(),
-    };
-    let mut name = stem;
-    name.push(".");
-    name.push(format.extension());
-    OutputFile::write(&folder.join(name), rendered(transcript, format))
+    OutputFile::write(&folder.join(output_name(file, format)), rendered(transcript, format))
 }
 
 /// Stdout. On a terminal, text of a model cannot move the cursor or change colours.
@@ -208,7 +260,7 @@ impl Output {
                 }
                 Ok(())
             }
-            _ => self.write(&format!("{}\n", segment.text.trim())),
+            _ => self.write(&format!("{}\n", segment.line())),
         }
     }
 

@@ -88,6 +88,14 @@ fn malformed_files_are_refused_with_the_place() {
     let mut twice = sound();
     tensor(&mut twice, "w", 0, &[1], &[0; 4]);
     assert!(error(twice).contains("the name occurs twice"));
+    // The first token.
+    let mut long = beginning();
+    let at = 4 + 44 + 8 + 8 + 4;
+    long[at..at + 4].copy_from_slice(&513i32.to_le_bytes());
+    assert_eq!(
+        error(long),
+        format!("m.bin: vocabulary at offset {at}: token 0 has 513 bytes; at most 512 are possible")
+    );
     // Two thousand million tokens are declared.
     let mut many = beginning();
     let at = 4 + 44 + 8 + 8;

@@ -134,6 +134,14 @@ pub enum Error {
         /// The requested context.
         requested: usize,
     },
+    /// The KV cache that the model always needs is larger than the free memory.
+    #[error("the model needs {bytes} bytes of KV cache, but {available} bytes of memory are free")]
+    CacheMemory {
+        /// Bytes of the KV cache.
+        bytes: u64,
+        /// Bytes of free memory.
+        available: u64,
+    },
     /// The sequence would exceed the context.
     #[error("the prompt has {tokens} tokens, which does not fit into the context of {context}")]
     PromptTooLong {
@@ -214,6 +222,16 @@ pub enum Error {
         /// The precision of the computation.
         precision: Precision,
     },
+    /// A recording cannot be transcribed.
+    #[error("recording {} at {seconds:.2} s: {problem}", .index + 1)]
+    Recording {
+        /// The index of the recording.
+        index: usize,
+        /// Where in it.
+        seconds: f64,
+        /// What is wrong.
+        problem: String,
+    },
     /// The device failed. All requests that ran share the error.
     #[error(transparent)]
     Backend(Arc<BackendError>),
@@ -230,7 +248,7 @@ impl From<BackendError> for Error {
 }
 
 /// The likely cause of logits that are not finite.
-fn not_finite(precision: Precision) -> &'static str {
+pub(crate) fn not_finite(precision: Precision) -> &'static str {
     match precision {
         Precision::Fast => "in fast precision",
         Precision::Exact => "in exact precision: a weight may be damaged",

@@ -99,11 +99,16 @@ impl Loader<'_> {
         memory: Option<u64>,
     ) -> Result<(ContextChoice, KvSize), Error> {
         if let Some(kv) = &self.fixed {
+            let cache_bytes = self.cache_bytes(kv);
+            // It cannot be made smaller.
+            if let Some(available) = memory.filter(|available| cache_bytes > *available) {
+                return Err(Error::CacheMemory { bytes: cache_bytes, available });
+            }
             let context = ContextChoice {
                 tokens: self.max_context,
                 model: self.max_context,
                 total_tokens: kv.positions,
-                cache_bytes: self.cache_bytes(kv),
+                cache_bytes,
                 state_bytes: 0,
                 limit: ContextLimit::Model,
             };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use gyrus::Device;
 use gyrus::audio::{Pcm, PcmFormat};
-use gyrus::speech::{SpeechRequest, Task};
+use gyrus::speech::{SpeechRequest, Task, is_language};
 
 use crate::options::PrecisionArg;
 
@@ -21,7 +21,7 @@ pub(crate) struct TranscribeArgs {
     pub(crate) model: OsString,
 
     /// The language that is spoken, by code or name [default: detected]
-    #[arg(short, long, value_name = "LANGUAGE")]
+    #[arg(short, long, value_name = "LANGUAGE", value_parser = language)]
     pub(crate) language: Option<String>,
 
     /// What to write
@@ -37,10 +37,10 @@ pub(crate) struct TranscribeArgs {
     pub(crate) beam: u8,
 
     /// The temperature to decode at; later ones are tried while the text is implausible. Several are separated by commas
-    #[arg(long, value_name = "T,…", value_delimiter = ',', default_value = "0,0.2,0.4,0.6,0.8,1")]
+    #[arg(long, value_name = "T,…", value_delimiter = ',', default_value = "0,0.2,0.4,0.6,0.8,1", value_parser = temperature)]
     pub(crate) temperature: Vec<f32>,
 
-    /// Decode every window once, whatever the text
+    /// Decode at the first temperature only, whatever the text
     #[arg(long)]
     pub(crate) no_fallback: bool,
 
@@ -161,6 +161,18 @@ impl TranscribeArgs {
             ..defaults
         }
     }
+}
+
+fn language(text: &str) -> Result<String, String> {
+    match is_language(text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("'{text}' is no language of Whisper, such as de or German")),
+    }
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=2.0).contains(number));
+    number.ok_or_else(|| format!("'{text}' is no number from 0 to 2"))
 }
 
 fn pcm(text: &str) -> Result<PcmFormat, String> {

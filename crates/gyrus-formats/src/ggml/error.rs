@@ -79,6 +79,14 @@ pub enum GgmlProblem {
         /// The declared length.
         bytes: i32,
     },
+    /// A token that is too long.
+    #[error("token {n} has {bytes} bytes; at most 512 are possible")]
+    Token {
+        /// Which token.
+        n: usize,
+        /// The declared length.
+        bytes: usize,
+    },
     /// A name that occurs twice.
     #[error("the name occurs twice, first at offset {first}")]
     Duplicate {

@@ -9,6 +9,8 @@ use crate::{Bytes, TensorView};
 
 const MAGIC: [u8; 4] = *b"lmgg";
 const MAX_NAME_BYTES: i32 = 256;
+/// The longest token of text; the longest one of a published file has 128 bytes.
+const MAX_TOKEN_BYTES: usize = 512;
 
 /// The hyperparameters at the beginning of a Whisper file, in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +71,12 @@ impl Ggml {
         cursor.subject = Err("vocabulary");
         let count = cursor.count("the number of tokens")?;
         let mut tokens = Vec::new();
-        for _ in 0..count {
+        for n in 0..count {
+            let length_at = cursor.at;
             let length = cursor.count("the length of a token")?;
+            if length > MAX_TOKEN_BYTES {
+                return cursor.fail_at(length_at, GgmlProblem::Token { n, bytes: length });
+            }
             let start = cursor.at;
             cursor.take(length as u64, "a token")?;
             tokens.push(start..cursor.at);

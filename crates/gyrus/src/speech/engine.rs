@@ -2,7 +2,7 @@
 
 use gyrus_formats::Checkpoint;
 use gyrus_kernels::observe::{OpResult, Seen};
-use gyrus_kernels::{Backend, Batch, Inputs, KV_BLOCK, KvSize, RowKind};
+use gyrus_kernels::{Backend, BackendError, Batch, Inputs, KV_BLOCK, KvSize, Precision, RowKind};
 use gyrus_tensor::dequantize;
 
 use super::alignment::Attention;
@@ -146,6 +146,10 @@ impl Engine {
         self.most_windows
     }
 
+    pub(super) fn precision(&self) -> Precision {
+        self.backend.plan().precision
+    }
+
     pub(super) fn vocab(&self) -> usize {
         self.config.vocab
     }
@@ -206,6 +210,13 @@ impl Engine {
                 Err(error.into())
             }
         }
+    }
+
+    /// Which window or step of the last pass an error is about, if it is a row that is not finite.
+    pub(super) fn at_fault(&self, error: &Error) -> Option<usize> {
+        let Error::Backend(error) = error else { return None };
+        let BackendError::NotFinite { row } = **error else { return None };
+        self.rows.sequences.get(row).map(|sequence| *sequence as usize)
     }
 
     /// Gives the blocks of a window back.

@@ -105,6 +105,11 @@ pub(super) const LANGUAGES: [(&str, &str); 100] = [
 /// Languages that do not put spaces between words.
 const WITHOUT_SPACES: [&str; 6] = ["zh", "ja", "th", "lo", "my", "yue"];
 
+/// Whether some Whisper model knows a language, by its code or English name.
+pub fn is_language(language: &str) -> bool {
+    index_of(language).is_some()
+}
+
 /// The index of a language that is given by its code or its English name.
 pub(super) fn index_of(language: &str) -> Option<usize> {
     let language = language.to_ascii_lowercase();

@@ -6,9 +6,12 @@
 mod alignment;
 mod engine;
 mod languages;
+mod load;
+mod loops;
 mod quality;
 mod request;
 mod rules;
+mod run;
 mod search;
 mod segments;
 mod stream;
@@ -17,8 +20,10 @@ mod tests;
 mod tokens;
 mod transcriber;
 mod transcript;
+mod words;
 
 pub use alignment::Word;
+pub use languages::is_language;
 pub use request::SpeechRequest;
 pub use tokens::Task;
 pub use transcriber::{MOST_HYPOTHESES, SpeechEvent, SpeechOptions, Transcriber};

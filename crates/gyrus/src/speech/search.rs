@@ -22,6 +22,8 @@ pub(super) struct Hypothesis {
     pub(super) log_probability: f64,
     /// Whether it was as long as it may be before it ended.
     pub(super) is_cut: bool,
+    /// Whether it ended with a timestamp at the end of the recording instead of the end token.
+    pub(super) is_at_end: bool,
 }
 
 impl Hypothesis {
@@ -46,6 +48,8 @@ pub(super) struct Extension {
 pub(super) struct Search {
     strategy: Strategy,
     end: u32,
+    /// The first timestamp after which nothing is said.
+    last_time: Option<u32>,
     most_tokens: usize,
     live: Vec<Hypothesis>,
     complete: Vec<Hypothesis>,
@@ -54,7 +58,17 @@ pub(super) struct Search {
 impl Search {
     /// `end` is the token that ends a text.
     pub(super) fn new(strategy: Strategy, end: u32, most_tokens: usize) -> Search {
-        Search { strategy, end, most_tokens, live: vec![Hypothesis::default()], complete: Vec::new() }
+        let live = vec![Hypothesis::default()];
+        Search { strategy, end, last_time: None, most_tokens, live, complete: Vec::new() }
+    }
+
+    /// Ends a text with this timestamp or a later one: the recording ends there.
+    pub(super) fn until(self, last_time: Option<u32>) -> Search {
+        Search { last_time, ..self }
+    }
+
+    fn is_at_end(&self, token: u32) -> bool {
+        self.last_time.is_some_and(|last| token >= last)
     }
 
     /// Whether no token was chosen yet.
@@ -120,8 +134,12 @@ impl Search {
             hypothesis.log_probability += row.log_probability(token);
             if token == self.end {
                 self.complete.push(hypothesis);
+                continue;
+            }
+            hypothesis.tokens.push(token);
+            if self.is_at_end(token) {
+                self.complete.push(Hypothesis { is_at_end: true, ..hypothesis });
             } else {
-                hypothesis.tokens.push(token);
                 self.live.push(hypothesis);
                 extensions.push(Extension { parent, token });
             }
@@ -142,14 +160,18 @@ impl Search {
         let most = ((width as f32 * patience).round() as usize).max(1);
         let (mut live, mut extensions) = (Vec::new(), Vec::new());
         for (log_probability, extension) in candidates {
-            let mut tokens = self.live[extension.parent].tokens.clone();
-            if extension.token == self.end {
+            let tokens = self.live[extension.parent].tokens.clone();
+            let is_at_end = self.is_at_end(extension.token);
+            let mut hypothesis = Hypothesis { tokens, log_probability, is_cut: false, is_at_end };
+            if extension.token != self.end {
+                hypothesis.tokens.push(extension.token);
+            }
+            if extension.token == self.end || is_at_end {
                 if self.complete.len() < most {
-                    self.complete.push(Hypothesis { tokens, log_probability, is_cut: false });
+                    self.complete.push(hypothesis);
                 }
             } else {
-                tokens.push(extension.token);
-                live.push(Hypothesis { tokens, log_probability, is_cut: false });
+                live.push(hypothesis);
                 extensions.push(extension);
                 if live.len() == width {
                     break;
@@ -296,6 +318,23 @@ mod tests {
         search.advance(&rules(), &mut row(&[(5, 1.0)]), VOCAB);
         assert!(search.advance(&rules(), &mut row(&[(5, 1.0)]), VOCAB).is_empty());
         assert_eq!(search.best().tokens, [5, 5]);
+    }
+
+    #[test]
+    fn a_search_ends_with_a_timestamp_at_the_end_of_the_recording() {
+        let first = small(3).first_timestamp;
+        let rules = Rules::new(&small(3), true, false, &[]);
+        for strategy in [Strategy::Greedy, Strategy::Beam { width: 1, patience: 1.0 }] {
+            let mut search = Search::new(strategy, END, 100).until(Some(first + 300));
+            for token in [first, 5, first + 299, first + 299, 6] {
+                assert_eq!(search.advance(&rules, &mut row(&[(token, 1.0)]), VOCAB).len(), 1);
+            }
+            assert!(search.advance(&rules, &mut row(&[(first + 301, 1.0)]), VOCAB).is_empty());
+            assert!(search.is_done());
+            let best = search.best();
+            assert!(best.is_at_end && !best.is_cut);
+            assert_eq!(best.tokens[4..], [6, first + 301]);
+        }
     }
 
     /// The best first token leads to a worse text than the second best.

@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use gyrus_audio::LogMel;
 
-use super::alignment::{self, TimedWord, Word};
+use super::alignment::{TimedWord, Word};
 use super::engine::{Encoded, Engine, Sequence, Step};
+use super::loops;
 use super::quality::compression_ratio;
 use super::request::SpeechRequest;
 use super::rules::Rules;
 use super::search::{Extension, Search, Strategy};
-use super::segments::{self, Cut, FRAMES_PER_TIMESTAMP};
+use super::segments::{self, Cut, Ending, FRAMES_PER_TIMESTAMP};
 use super::tokens::{Task, Tokens};
 use super::transcript::Segment;
+use super::words::{align, fit_words};
 use crate::Error;
 use gyrus_formats::Checkpoint;
 
@@ -20,6 +22,10 @@ use gyrus_formats::Checkpoint;
 pub(super) const FRAMES_PER_SECOND: f64 = 100.0;
 /// A rest of fewer frames at the end has no word in it.
 const LEAST_FRAMES: usize = 10;
+/// The end of a recording is decoded without a prompt if it is shorter, in frames: a prompt would outweigh it.
+const LEAST_PROMPTED: usize = 500;
+/// A text ends with a timestamp that is this near, in frames, to the end of the recording.
+const NEAR_END: usize = 10;
 /// After a window of a higher temperature its text is no prompt of the next.
 const MOST_PROMPTING_TEMPERATURE: f32 = 0.5;
 
@@ -36,6 +42,7 @@ pub(super) struct Context<'a> {
 /// A part of a recording, from a frame to another.
 pub(super) struct Stream {
     mel: Arc<LogMel>,
+    start: usize,
     end: usize,
     seek: usize,
     /// Tokens of earlier windows, and the initial prompt.
@@ -47,12 +54,14 @@ pub(super) struct Stream {
 }
 
 /// A window in progress.
-struct Window {
-    encoded: Encoded,
+pub(super) struct Window {
+    pub(super) encoded: Encoded,
     /// The encoder's rows, if words are aligned.
-    rows: Vec<f32>,
+    pub(super) rows: Vec<f32>,
     /// Frames of the recording in it.
-    frames: usize,
+    pub(super) frames: usize,
+    /// The timestamp that ends a text, if the recording ends in this window.
+    last_time: Option<u32>,
     work: Work,
     sequences: Vec<Sequence>,
     no_speech: f64,
@@ -61,6 +70,7 @@ struct Window {
 /// The text of a window that is taken, for better or worse.
 struct Accepted {
     tokens: Vec<u32>,
+    ending: Ending,
     temperature: f32,
     compression_ratio: f64,
     mean_log_probability: f64,
@@ -77,13 +87,18 @@ enum Work {
 
 impl Stream {
     pub(super) fn new(mel: Arc<LogMel>, frames: std::ops::Range<usize>, history: Vec<u32>) -> Stream {
-        let (seek, end) = (frames.start, frames.end);
-        Stream { mel, end, seek, history, segments: Vec::new(), window: None, language: None }
+        let std::ops::Range { start, end } = frames;
+        Stream { mel, start, end, seek: start, history, segments: Vec::new(), window: None, language: None }
     }
 
     /// Whether everything is decoded.
     pub(super) fn is_done(&self) -> bool {
         self.window.is_none() && self.seek + LEAST_FRAMES > self.end
+    }
+
+    /// Whether a window is in progress.
+    pub(super) fn is_active(&self) -> bool {
+        self.window.is_some()
     }
 
     pub(super) fn needs_window(&self) -> bool {
@@ -102,11 +117,19 @@ impl Stream {
 
     /// Begins a window that was encoded.
     pub(super) fn begin(&mut self, context: &Context<'_>, engine: &Engine, encoded: Encoded, rows: Vec<f32>) {
-        let frames = (self.end - self.seek).min(engine.config.window_frames());
+        let left = self.end - self.seek;
+        if self.seek > self.start && left <= LEAST_PROMPTED {
+            self.history.clear();
+        }
+        let frames = left.min(engine.config.window_frames());
+        // Not the first timestamp, at which a text begins.
+        let last_time = left.saturating_sub(NEAR_END).div_ceil(FRAMES_PER_TIMESTAMP).max(1);
+        let last_time = context.tokens.first_timestamp + u32::try_from(last_time).unwrap_or(u32::MAX >> 1);
+        let last_time = context.request.timestamps.then_some(last_time);
         let detect = context.tokens.is_multilingual && self.language.or(context.language).is_none();
         self.language = self.language.or(context.language);
-        let mut window =
-            Window { encoded, rows, frames, work: Work::Detect, sequences: Vec::new(), no_speech: 0.0 };
+        let (work, sequences) = (Work::Detect, Vec::new());
+        let mut window = Window { encoded, rows, frames, last_time, work, sequences, no_speech: 0.0 };
         match detect {
             true => window.sequences.push(Sequence::new(vec![context.tokens.start])),
             false => window.decode(context, engine, &self.history, self.language, 0),
@@ -190,17 +213,25 @@ impl Stream {
     fn finish_attempt(&mut self, context: &Context<'_>, engine: &mut Engine) -> Result<(), Error> {
         let Some(mut window) = self.window.take() else { return Ok(()) };
         let work = std::mem::replace(&mut window.work, Work::Detect);
-        let Work::Decode { attempt, search, .. } = work else { return Ok(()) };
-        let request = context.request;
+        let Work::Decode { attempt, start_at, search } = work else { return Ok(()) };
+        let (request, tokens) = (context.request, context.tokens);
         let best = search.best();
-        let text = context.tokens.text(&best.tokens);
+        let text = tokens.text(&best.tokens);
         let ratio = compression_ratio(text.trim());
         let mean = best.mean();
         let improbable = request.probability_limit.is_some_and(|limit| mean < limit);
         let silent = request.no_speech_limit.is_some_and(|limit| window.no_speech > limit);
         let repeats = request.compression_limit.is_some_and(|limit| ratio > limit);
-        if (repeats || improbable) && !(silent && improbable) && attempt + 1 < request.temperatures.len() {
-            window.decode(context, engine, &self.history, self.language, attempt + 1);
+        let stuck = best.is_cut && loops::is_stuck(tokens, &best.tokens);
+        let fails = repeats || stuck;
+        // A prompt is the usual reason why a text repeats itself.
+        let prompted = start_at > 0;
+        let again = if fails && prompted { attempt } else { attempt + 1 };
+        if (fails || improbable) && !(silent && improbable) && again < request.temperatures.len() {
+            if fails {
+                self.history.clear();
+            }
+            window.decode(context, engine, &self.history, self.language, again);
             self.window = Some(window);
             return Ok(());
         }
@@ -211,11 +242,18 @@ impl Stream {
             self.seek += frames;
             return Ok(());
         }
+        let ending = match (best.is_cut, best.is_at_end) {
+            (true, _) if !stuck => Ending::Cut,
+            (true, _) | (_, true) => Ending::Last,
+            _ => Ending::Complete,
+        };
+        let kept = if stuck { loops::without_loop(tokens, &best.tokens) } else { &best.tokens };
         let accepted = Accepted {
+            tokens: kept.to_vec(),
+            ending,
             temperature: request.temperatures.get(attempt).copied().unwrap_or(0.0),
             compression_ratio: ratio,
-            is_plausible: !repeats && !improbable && !best.is_cut,
-            tokens: if repeats { segments::without_loop(context.tokens, &best) } else { best.tokens.clone() },
+            is_plausible: !fails && !improbable,
             mean_log_probability: mean,
         };
         self.accept(context, engine, window, &accepted)
@@ -229,7 +267,7 @@ impl Stream {
         window: Window,
         accepted: &Accepted,
     ) -> Result<(), Error> {
-        let cuts = segments::cut(context.tokens, &accepted.tokens, window.frames);
+        let cuts = segments::cut(context.tokens, &accepted.tokens, window.frames, accepted.ending);
         let offset = self.seek as f64 / FRAMES_PER_SECOND;
         let has_text = |cut: &&Cut| !context.tokens.text(&cut.tokens).trim().is_empty();
         let with_text: Vec<&Cut> = cuts.segments.iter().filter(has_text).collect();
@@ -262,6 +300,7 @@ impl Stream {
             });
             self.history.extend(&cut.tokens);
         }
+        self.history.extend(cuts.next);
         // A text that repeats itself makes the next one do so, too.
         let prompts = accepted.is_plausible && accepted.temperature <= MOST_PROMPTING_TEMPERATURE;
         if !context.request.previous_text || !prompts {
@@ -304,7 +343,7 @@ impl Window {
             (false, width) => Strategy::Beam { width, patience: request.patience },
         };
         let most = half.min(engine.config.text_context.saturating_sub(prompt.len() + 1)).max(1);
-        let search = Search::new(strategy, tokens.end, most);
+        let search = Search::new(strategy, tokens.end, most).until(self.last_time);
         self.sequences = vec![Sequence::new(prompt)];
         self.work = Work::Decode { attempt, start_at, search };
     }
@@ -331,7 +370,7 @@ impl Window {
 }
 
 /// The tokens that begin a text.
-fn start_tokens(tokens: &Tokens, task: Task, language: Option<u32>) -> Vec<u32> {
+pub(super) fn start_tokens(tokens: &Tokens, task: Task, language: Option<u32>) -> Vec<u32> {
     let mut start = vec![tokens.start];
     if tokens.is_multilingual {
         start.push(language.unwrap_or(tokens.language_tokens().start));
@@ -343,60 +382,8 @@ fn start_tokens(tokens: &Tokens, task: Task, language: Option<u32>) -> Vec<u32> 
     start
 }
 
-/// The words of each of a window's segments, in seconds from the window's beginning.
-fn align(
-    context: &Context<'_>,
-    engine: &mut Engine,
-    window: &Window,
-    cuts: &[&Cut],
-    language: Option<u32>,
-) -> Result<Vec<Vec<TimedWord>>, Error> {
-    let tokens = context.tokens;
-    let text_of = |cut: &&Cut| cut.tokens.iter().copied().filter(|token| tokens.is_text(*token)).collect();
-    let segments: Vec<Vec<u32>> = cuts.iter().map(text_of).collect();
-    let text = segments.concat();
-    let mut sequence = start_tokens(tokens, context.request.task, language);
-    let before = sequence.len();
-    sequence.push(tokens.no_timestamps());
-    // A prompt and the text of a window fit the context; the text alone, its start and its end do, too.
-    sequence.extend(&text);
-    sequence.push(tokens.end);
-    let positions = window.frames / FRAMES_PER_TIMESTAMP;
-    let (attention, logits) =
-        engine.attention(&window.encoded, &window.rows, positions, sequence, context.checkpoint)?;
-    let vocab = engine.vocab();
-    let of_text = |(n, token): (usize, &u32)| {
-        let row = &logits[(before + n) * vocab..][..tokens.end as usize];
-        probability(row, *token) as f32
-    };
-    let probabilities: Vec<f32> = text.iter().enumerate().map(of_text).collect();
-    let code = language.map_or("en", |token| tokens.code(token));
-    Ok(alignment::words(tokens, &segments, &probabilities, code, attention, before))
-}
-
-/// Words at the ends of a segment may have taken a pause: the segment's own times are better where they differ by more than
-/// half a second. Otherwise the segment has the times of its words.
-fn fit_words(words: &mut [Word], start: &mut f64, end: &mut f64) {
-    const FAR: f64 = 0.5;
-    let mut durations: Vec<f64> = words.iter().map(|word| word.end - word.start).collect();
-    durations.sort_unstable_by(f64::total_cmp);
-    let median = durations.get(durations.len() / 2).copied().unwrap_or(0.0).min(0.7);
-    if let Some(first) = words.first_mut() {
-        match *start < first.end && *start - FAR > first.start {
-            true => first.start = (first.end - median).min(*start).max(0.0),
-            false => *start = first.start,
-        }
-    }
-    if let Some(last) = words.last_mut() {
-        match *end > last.start && *end + FAR < last.end {
-            true => last.end = (last.start + median).max(*end),
-            false => *end = last.end,
-        }
-    }
-}
-
 /// The probability of a token.
-fn probability(logits: &[f32], token: u32) -> f64 {
+pub(super) fn probability(logits: &[f32], token: u32) -> f64 {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| f64::from((logit - largest).exp())).sum();
     logits.get(token as usize).map_or(0.0, |logit| f64::from((logit - largest).exp()) / sum)

@@ -223,16 +223,24 @@ impl Tokens {
 /// Where a text is divided after the merges of ranks below `limit`.
 fn merged(text: &[u8], limit: u32, ranks: &HashMap<Vec<u8>, u32>) -> Vec<usize> {
     let mut ends: Vec<usize> = (0..=text.len()).collect();
-    loop {
-        let pairs = ends.windows(3).enumerate().filter_map(|(n, ends)| {
-            let rank = *ranks.get(&text[ends[0]..ends[2]])?;
-            (rank < limit).then_some((rank, n))
-        });
-        match pairs.min() {
-            Some((_, n)) => drop(ends.remove(n + 1)),
-            None => return ends,
+    let rank = |ends: &[usize], n: usize| {
+        let pair = ends.get(n..n + 3).map(|ends| &text[ends[0]..ends[2]]);
+        pair.and_then(|pair| ranks.get(pair)).copied().filter(|rank| *rank < limit).unwrap_or(u32::MAX)
+    };
+    // The rank of each part with the one after it. A merge changes two of them.
+    let mut pairs: Vec<u32> = (0..text.len()).map(|n| rank(&ends, n)).collect();
+    while let Some((n, least)) = pairs.iter().copied().enumerate().min_by_key(|(_, rank)| *rank)
+        && least < u32::MAX
+    {
+        ends.remove(n + 1);
+        pairs.remove(n);
+        for changed in [n.checked_sub(1), Some(n)].into_iter().flatten() {
+            if let Some(pair) = pairs.get_mut(changed) {
+                *pair = rank(&ends, changed);
+            }
         }
     }
+    ends
 }
 
 /// The letter of a byte in the alphabet of byte-level vocabularies: printable bytes of Latin-1 stand for themselves, the
@@ -292,5 +300,18 @@ pub(super) mod tests {
         assert_eq!(tokens.encode_piece(" there"), [260]);
         assert_eq!(tokens.text(&[258, 260, tokens.first_timestamp]), " the there");
         assert_eq!(tokens.encode("<|endoftext|>").unwrap().len(), 13);
+    }
+
+    #[test]
+    fn merges_of_long_tokens_take_the_lowest_rank_first() {
+        let tokens = small(3);
+        // " the" and "re" come before " there".
+        assert_eq!(merged(b" there", 260, &tokens.ranks), [0, 4, 6]);
+        assert_eq!(merged(b" the", 258, &tokens.ranks), [0, 2, 4]);
+        assert_eq!(merged(b"", u32::MAX, &tokens.ranks), [0]);
+        let start = std::time::Instant::now();
+        let long = merged(&b" there".repeat(85), u32::MAX, &tokens.ranks);
+        assert_eq!(long.len(), 86);
+        assert!(start.elapsed().as_secs() < 5);
     }
 }

@@ -1,32 +1,26 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gyrus_audio::{HOP, LogMel, MelFilters, SAMPLE_RATE, Waveform, speech_spans};
+use gyrus_audio::{AudioError, HOP, LogMel, MelFilters, SAMPLE_RATE, Waveform, speech_spans};
 use gyrus_cpu::Pool;
 use gyrus_formats::{Access, Checkpoint};
-use gyrus_kernels::{Backend, KvSize, Precision};
+use gyrus_kernels::Precision;
 use gyrus_tensor::DType;
 
-use super::engine::{Engine, kv_size};
+use super::engine::Engine;
+use super::load::{Loaded, load};
 use super::request::SpeechRequest;
 use super::rules::Rules;
-use super::stream::{Context, FRAMES_PER_SECOND, Stream};
+use super::run::{File, Run};
+use super::stream::{Context, Stream};
 use super::tokens::Tokens;
 use super::transcript::{Segment, Transcript};
 use crate::Error;
-use crate::arch::whisper::{self, WhisperConfig, WhisperPlan};
+use crate::arch::whisper::WhisperConfig;
 use crate::device::{Device, DeviceInfo};
-use crate::loader::{LoadedBackend, Loader};
-use crate::model::Options;
 
 /// The most hypotheses of a window: beams, or samples.
 pub const MOST_HYPOTHESES: usize = 8;
-
-/// The most bytes of keys and values of windows, unless one window takes more.
-const MOST_CROSS_BYTES: usize = 1 << 30;
-
-/// Steps after which the text of a window in progress is shown.
-const PARTIAL_STEPS: usize = 8;
 
 /// How a speech model is loaded.
 #[derive(Debug, Clone)]
@@ -197,14 +191,13 @@ impl Transcriber {
             language,
         };
         let files: Result<Vec<File>, Error> =
-            audio.iter().map(|audio| self.streams(audio, request)).collect();
+            audio.iter().enumerate().map(|(index, audio)| self.streams(index, audio, request)).collect();
         let files = files?;
         let mut engine = shared.engine.lock().unwrap_or_else(PoisonError::into_inner);
         engine.reset();
-        let mut run =
-            Run { context: &context, engine: &mut engine, files, event, windows: shared.windows, steps: 0 };
+        let mut run = Run::new(&context, &mut engine, files, event, shared.windows);
         run.run()?;
-        let files = std::mem::take(&mut run.files);
+        let files = run.into_files();
         let transcript = |(file, audio): (File, &&Waveform)| Transcript {
             language: shared.tokens.code(file.language.unwrap_or(shared.tokens.start + 1)).to_owned(),
             duration: audio.seconds(),
@@ -217,7 +210,7 @@ impl Transcriber {
     /// to compare with other programs.
     pub fn encode(&self, audio: &Waveform) -> Result<(Vec<f32>, Vec<f32>), Error> {
         let shared = &*self.shared;
-        let mel = LogMel::new(audio.samples(), &shared.filters, shared.threads);
+        let mel = self.spectrogram(0, audio)?;
         let features = mel.window(0, shared.config.window_frames());
         let mut engine = shared.engine.lock().unwrap_or_else(PoisonError::into_inner);
         engine.reset();
@@ -255,10 +248,21 @@ impl Transcriber {
         Ok(language)
     }
 
+    /// The spectrogram of a recording.
+    fn spectrogram(&self, index: usize, audio: &Waveform) -> Result<LogMel, Error> {
+        LogMel::new(audio.samples(), &self.shared.filters, self.shared.threads).map_err(|error| {
+            let seconds = match error {
+                AudioError::Spectrogram { seconds } => seconds,
+                _ => 0.0,
+            };
+            Error::Recording { index, seconds, problem: error.to_string() }
+        })
+    }
+
     /// The parts of a recording that are decoded on their own.
-    fn streams(&self, audio: &Waveform, request: &SpeechRequest) -> Result<File, Error> {
+    fn streams(&self, index: usize, audio: &Waveform, request: &SpeechRequest) -> Result<File, Error> {
         let shared = &*self.shared;
-        let mel = Arc::new(LogMel::new(audio.samples(), &shared.filters, shared.threads));
+        let mel = Arc::new(self.spectrogram(index, audio)?);
         let prompt =
             match request.initial_prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty()) {
                 Some(prompt) => shared.tokens.encode(&format!(" {prompt}"))?,
@@ -270,7 +274,7 @@ impl Transcriber {
         };
         let stream = |frames| Stream::new(Arc::clone(&mel), frames, prompt.clone());
         let streams: Vec<Stream> = parts.into_iter().map(stream).collect();
-        Ok(File { streams, language: None, head: 0, emitted: 0 })
+        Ok(File::new(streams))
     }
 }
 
@@ -287,139 +291,6 @@ fn parts(audio: &Waveform, window: usize) -> Vec<std::ops::Range<usize>> {
     parts
 }
 
-/// A recording in progress.
-struct File {
-    streams: Vec<Stream>,
-    language: Option<u32>,
-    /// The first part that is not done.
-    head: usize,
-    /// Segments of it that were told.
-    emitted: usize,
-}
-
-/// Recordings that are decoded side by side.
-struct Run<'a> {
-    context: &'a Context<'a>,
-    engine: &'a mut Engine,
-    files: Vec<File>,
-    event: &'a mut dyn FnMut(SpeechEvent<'_>) -> bool,
-    /// The most parts at once.
-    windows: usize,
-    steps: usize,
-}
-
-impl Run<'_> {
-    fn run(&mut self) -> Result<(), Error> {
-        while self.files.iter().any(|file| file.streams.iter().any(|stream| !stream.is_done())) {
-            self.encode()?;
-            self.step()?;
-            if !self.tell() {
-                break;
-            }
-        }
-        self.tell();
-        Ok(())
-    }
-
-    /// Begins windows of as many parts as run at once. Until the language of a recording is known, its first part runs
-    /// alone.
-    fn encode(&mut self) -> Result<(), Error> {
-        let (context, engine) = (self.context, &mut *self.engine);
-        let detects = context.tokens.is_multilingual && context.language.is_none();
-        let mut left = self.windows;
-        let mut ready: Vec<&mut Stream> = Vec::new();
-        for file in &mut self.files {
-            let known = file.language;
-            let most = if detects && known.is_none() { 1 } else { usize::MAX };
-            for stream in file.streams.iter_mut().filter(|stream| !stream.is_done()).take(most) {
-                if left == 0 {
-                    break;
-                }
-                left -= 1;
-                if stream.needs_window() {
-                    stream.language = stream.language.or(known);
-                    ready.push(stream);
-                }
-            }
-        }
-        let frames = engine.config.window_frames();
-        let output = context.request.words;
-        for streams in ready.chunks_mut(engine.most_windows()) {
-            let features: Vec<Vec<f32>> = streams.iter().map(|stream| stream.features(frames)).collect();
-            let (encoded, rows) = engine.encode(&features, output)?;
-            let of_window = rows.len() / streams.len();
-            for (n, (stream, encoded)) in streams.iter_mut().zip(encoded).enumerate() {
-                let rows = rows[n * of_window..(n + 1) * of_window].to_vec();
-                stream.begin(context, engine, encoded, rows);
-            }
-        }
-        Ok(())
-    }
-
-    /// Computes a token of every hypothesis of every part.
-    fn step(&mut self) -> Result<(), Error> {
-        let vocab = self.engine.vocab();
-        let all = || self.files.iter().flat_map(|file| &file.streams);
-        let counts: Vec<usize> = all().map(Stream::logit_rows).collect();
-        let mut steps = Vec::new();
-        for stream in self.files.iter_mut().flat_map(|file| &mut file.streams) {
-            stream.steps(&mut steps);
-        }
-        if steps.is_empty() {
-            return Ok(());
-        }
-        let logits = self.engine.forward(&mut steps)?.to_vec();
-        drop(steps);
-        let mut rows = logits.chunks_exact(vocab);
-        let (context, engine) = (self.context, &mut *self.engine);
-        for (stream, count) in self.files.iter_mut().flat_map(|file| &mut file.streams).zip(counts) {
-            if count > 0 {
-                let own: Vec<f32> = rows.by_ref().take(count).flatten().copied().collect();
-                stream.take(context, engine, own)?;
-            }
-        }
-        self.steps += 1;
-        Ok(())
-    }
-
-    /// Tells what has settled. Returns whether to go on.
-    fn tell(&mut self) -> bool {
-        let mut goes_on = true;
-        for (index, file) in self.files.iter_mut().enumerate() {
-            let mut tell = |event: SpeechEvent<'_>| goes_on &= (self.event)(event);
-            if file.language.is_none()
-                && let Some(token) = file.streams.iter().find_map(|stream| stream.language)
-            {
-                file.language = Some(token);
-                if self.context.language.is_none() {
-                    tell(SpeechEvent::Language { file: index, code: self.context.tokens.code(token) });
-                }
-            }
-            while let Some(head) = file.streams.get(file.head) {
-                for segment in &head.segments[file.emitted..] {
-                    tell(SpeechEvent::Segment { file: index, segment });
-                    let seconds = head.position() as f64 / FRAMES_PER_SECOND;
-                    tell(SpeechEvent::Progress { file: index, seconds });
-                }
-                file.emitted = head.segments.len();
-                if !head.is_done() {
-                    if self.steps.is_multiple_of(PARTIAL_STEPS)
-                        && let Some(text) = head.partial(self.context.tokens)
-                    {
-                        tell(SpeechEvent::Partial { file: index, text: &text });
-                    }
-                    break;
-                }
-                let seconds = head.position() as f64 / FRAMES_PER_SECOND;
-                tell(SpeechEvent::Progress { file: index, seconds });
-                file.head += 1;
-                file.emitted = 0;
-            }
-        }
-        goes_on
-    }
-}
-
 /// The filters of a GGML file, or those that transformers computes.
 fn filters(checkpoint: &Checkpoint, config: &WhisperConfig) -> Result<MelFilters, Error> {
     debug_assert_eq!(SAMPLE_RATE, 16_000);
@@ -430,102 +301,4 @@ fn filters(checkpoint: &Checkpoint, config: &WhisperConfig) -> Result<MelFilters
         return Err(Error::Dimension { name: "number of mel filters", value: bands as u64, expected });
     }
     MelFilters::new(bands, bins, &weights).map_err(|error| Error::Setting(error.to_string()))
-}
-
-/// A model on its device.
-struct Loaded {
-    backend: Box<dyn Backend>,
-    device: DeviceInfo,
-    plan: WhisperPlan,
-    kv: KvSize,
-    at_once: usize,
-    windows: usize,
-}
-
-/// Windows that a GPU encodes in one pass. A CPU is busy with one.
-#[cfg(feature = "gpu")]
-const GPU_WINDOWS: usize = 8;
-
-fn load(
-    checkpoint: &Arc<Checkpoint>,
-    config: &WhisperConfig,
-    options: &SpeechOptions,
-    progress: &dyn Fn(u64, u64),
-) -> Result<Loaded, Error> {
-    let place = |place: Place| place.load(checkpoint, config, options, progress);
-    match &options.device {
-        Device::Cpu => place(Place::Cpu(None)),
-        Device::Reference => place(Place::Reference),
-        #[cfg(not(feature = "gpu"))]
-        Device::Auto => place(Place::Cpu(Some("this build has no GPU support".to_owned()))),
-        #[cfg(feature = "gpu")]
-        Device::Auto if !gyrus_gpu::may_have_gpu() => place(Place::Cpu(Some("no GPU was found".to_owned()))),
-        #[cfg(feature = "gpu")]
-        Device::Auto => match place(Place::Gpu(None)) {
-            Err(Error::Gpu(error)) => place(Place::Cpu(Some(error.in_short()))),
-            loaded => loaded,
-        },
-        #[cfg(feature = "gpu")]
-        Device::Gpu(adapter) => place(Place::Gpu(adapter.clone())),
-    }
-}
-
-enum Place {
-    /// With the reason why it is not a GPU.
-    Cpu(Option<String>),
-    Reference,
-    #[cfg(feature = "gpu")]
-    Gpu(Option<String>),
-}
-
-impl Place {
-    fn load(
-        self,
-        checkpoint: &Arc<Checkpoint>,
-        config: &WhisperConfig,
-        options: &SpeechOptions,
-        progress: &dyn Fn(u64, u64),
-    ) -> Result<Loaded, Error> {
-        let fast_cpu = matches!(self, Place::Cpu(_)) && options.precision == Precision::Fast;
-        let quantize = options.quantize.or(fast_cpu.then_some(DType::Q8_0));
-        quantize.map_or(Ok(()), crate::quantized::check)?;
-        let plan = whisper::build(checkpoint, config, options.precision, quantize)?;
-        let positions = config.audio_context.next_multiple_of(gyrus_kernels::KV_BLOCK);
-        let of_window = positions * 2 * config.text_layers * config.width * 4;
-        let windows = options.windows.clamp(1, (MOST_CROSS_BYTES / of_window).max(1));
-        let at_once = match self {
-            #[cfg(feature = "gpu")]
-            Place::Gpu(_) => GPU_WINDOWS.min(windows),
-            _ => 1,
-        };
-        let kv = kv_size(config, at_once, windows, MOST_HYPOTHESES);
-        let (device, reason) = match self {
-            Place::Cpu(reason) => (Device::Cpu, reason),
-            Place::Reference => (Device::Reference, None),
-            #[cfg(feature = "gpu")]
-            Place::Gpu(adapter) => (Device::Gpu(adapter), None),
-        };
-        let model_options = Options {
-            device,
-            precision: options.precision,
-            threads: options.threads,
-            quantize,
-            gpu_memory: options.gpu_memory,
-            pipelines: options.pipelines.clone(),
-            ..Options::default()
-        };
-        let loader = Loader {
-            checkpoint,
-            plan: &plan.plan,
-            max_context: config.text_context,
-            options: &model_options,
-            progress,
-            fixed: Some(kv.clone()),
-        };
-        let LoadedBackend { backend, mut device, .. } = loader.load()?;
-        if let DeviceInfo::Cpu { fallback_reason, .. } = &mut device {
-            *fallback_reason = reason;
-        }
-        Ok(Loaded { backend, device, plan, kv, at_once, windows })
-    }
 }

@@ -46,7 +46,7 @@ impl Transcript {
 
     /// A line for each segment.
     pub fn to_txt(&self) -> String {
-        self.segments.iter().map(|segment| format!("{}\n", segment.text.trim())).collect()
+        self.segments.iter().map(|segment| format!("{}\n", segment.line())).collect()
     }
 
     /// SubRip subtitles.
@@ -55,7 +55,7 @@ impl Transcript {
         for (n, segment) in self.segments.iter().enumerate() {
             let (start, end) = (clock(segment.start, ',', true), clock(segment.end, ',', true));
             // Writing to a string does not fail.
-            let _ = write!(out, "{}\n{start} --> {end}\n{}\n\n", n + 1, cue(&segment.text));
+            let _ = write!(out, "{}\n{start} --> {end}\n{}\n\n", n + 1, cue(segment));
         }
         out
     }
@@ -65,7 +65,7 @@ impl Transcript {
         let mut out = String::from("WEBVTT\n\n");
         for segment in &self.segments {
             let (start, end) = (clock(segment.start, '.', false), clock(segment.end, '.', false));
-            let _ = write!(out, "{start} --> {end}\n{}\n\n", cue(&segment.text));
+            let _ = write!(out, "{start} --> {end}\n{}\n\n", cue(segment));
         }
         out
     }
@@ -74,7 +74,7 @@ impl Transcript {
     pub fn to_tsv(&self) -> String {
         let mut out = String::from("start\tend\ttext\n");
         for segment in &self.segments {
-            let text = segment.text.trim().replace('\t', " ");
+            let text = segment.line().replace('\t', " ");
             let _ = writeln!(out, "{}\t{}\t{text}", millis(segment.start), millis(segment.end));
         }
         out
@@ -93,6 +93,12 @@ impl Transcript {
 }
 
 impl Segment {
+    /// The text as one line.
+    pub fn line(&self) -> String {
+        let ends_line = |c| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+        self.text.trim().replace(ends_line, " ")
+    }
+
     /// As an object with this number.
     pub fn to_json(&self, id: usize) -> serde_json::Value {
         let mut object = serde_json::json!({
@@ -127,9 +133,9 @@ impl Word {
     }
 }
 
-/// The text of a subtitle. An arrow would end it.
-fn cue(text: &str) -> String {
-    text.trim().replace("-->", "->")
+/// The text of a subtitle. An arrow or an empty line would end it.
+fn cue(segment: &Segment) -> String {
+    segment.line().replace("-->", "->")
 }
 
 fn millis(seconds: f64) -> u64 {
@@ -188,5 +194,17 @@ mod tests {
         let json = t.to_json();
         assert_eq!(json["segments"][1]["end"], 3662.25);
         assert_eq!(json["segments"][0].get("words"), None);
+    }
+
+    #[test]
+    fn a_text_of_several_lines_stays_one_row_and_one_cue() {
+        let mut t = transcript();
+        t.segments.truncate(1);
+        t.segments[0].text = " Ask\n\n1\r\n00:00 \u{2028}not.\n".to_owned();
+        assert_eq!(t.to_txt(), "Ask  1  00:00  not.\n");
+        assert_eq!(t.to_srt(), "1\n00:00:00,000 --> 00:00:01,500\nAsk  1  00:00  not.\n\n");
+        assert_eq!(t.to_vtt(), "WEBVTT\n\n00:00.000 --> 00:01.500\nAsk  1  00:00  not.\n\n");
+        assert_eq!(t.to_tsv(), "start\tend\ttext\n0\t1500\tAsk  1  00:00  not.\n");
+        assert_eq!(t.to_json()["segments"][0]["text"], t.segments[0].text);
     }
 }

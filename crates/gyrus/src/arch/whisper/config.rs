@@ -8,7 +8,8 @@ use crate::arch::fields::Fields;
 /// Limits of a file's numbers, which are beyond every model: they keep products within range.
 const MOST_LAYERS: u64 = 256;
 const MOST_WIDTH: u64 = 1 << 14;
-const MOST_POSITIONS: u64 = 1 << 16;
+/// Models have 1,500 positions of the encoder and 448 of the decoder.
+const MOST_POSITIONS: u64 = 1 << 12;
 const MOST_TOKENS: u64 = 1 << 20;
 
 /// Tokens of the models that know English only.
