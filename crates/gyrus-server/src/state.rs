@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::body::Bodies;
 use crate::config::{Config, SetupError};
 use crate::failure::{Failure, Kind};
 use crate::gate::Gate;
@@ -18,6 +19,8 @@ pub(crate) struct State {
     pub(crate) models: Arc<Registry>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) metrics: Metrics,
+    /// Bodies of requests in memory.
+    pub(crate) bodies: Arc<Bodies>,
     pub(crate) phase: watch::Sender<Phase>,
 }
 
@@ -58,7 +61,8 @@ impl State {
         let models = Registry::new(source, config.aliases.clone(), config.memory, config.keep_alive);
         let gate = Gate::new(config.parallel + config.queue);
         let (phase, _) = watch::channel(Phase::Serving);
-        Ok(Arc::new(State { config, keys, models, gate, metrics: Metrics::new(), phase }))
+        let bodies = Bodies::new(config.max_body);
+        Ok(Arc::new(State { config, keys, models, gate, metrics: Metrics::new(), bodies, phase }))
     }
 
     pub(crate) fn phase(&self) -> Phase {
