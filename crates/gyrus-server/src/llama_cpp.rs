@@ -248,7 +248,7 @@ pub(crate) async fn props(call: Call) -> Result<Response, Failure> {
 /// `/slots`: as many as sequences run at once. Which of them runs which request is not told.
 pub(crate) async fn slots(call: Call) -> Result<Response, Failure> {
     let mut slots = Vec::new();
-    for now in call.state.now() {
+    for now in call.state.now(&call.caller) {
         for number in 0..call.state.config.parallel as u64 {
             let is_processing = number < now.statistics.running;
             slots.push(json!({ "id": slots.len(), "model": now.model, "is_processing": is_processing }));

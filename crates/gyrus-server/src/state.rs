@@ -71,7 +71,7 @@ impl State {
 
     /// The model of a name, if the caller may use it.
     pub(crate) async fn find(&self, caller: &Caller, name: &str) -> Result<Listed, Failure> {
-        let listed = self.models.find(name).await?;
+        let listed = self.models.find(name, &|model| caller.may_use(model)).await?;
         match &caller.key {
             Some(key) if !key.allows(&listed.name) => {
                 let message = format!("the key {:?} may not use the model {}", key.name, listed.name);
@@ -88,9 +88,9 @@ impl State {
         Failure::new(Kind::RateLimit, message).with_code("queue_full").with_retry(seconds)
     }
 
-    /// What the loaded models do now.
-    pub(crate) fn now(&self) -> Vec<Now> {
-        let all = self.models.all().into_iter();
+    /// What the loaded models do now that the caller may use.
+    pub(crate) fn now(&self, caller: &Caller) -> Vec<Now> {
+        let all = self.models.all().into_iter().filter(|entry| caller.may_use(&entry.name));
         let loaded =
             all.filter_map(|entry| entry.model().map(|(model, bytes)| (entry.name.clone(), model, bytes)));
         loaded
@@ -110,6 +110,11 @@ impl State {
 }
 
 impl Caller {
+    /// Whether the caller may use a model, and be told of it.
+    pub(crate) fn may_use(&self, model: &str) -> bool {
+        self.key.as_ref().is_none_or(|key| key.allows(model))
+    }
+
     /// What fair shares are counted by: the key, or else the address.
     pub(crate) fn client(&self) -> &str {
         self.key.as_ref().map_or(&self.address, |key| &key.name)

@@ -96,8 +96,12 @@ impl Registry {
     }
 
     /// The model of a name: exact, an alias, or in another case; with Ollama's `:latest` or without. An empty name is the
-    /// default model.
-    pub(crate) async fn find(&self, name: &str) -> Result<Listed, Failure> {
+    /// default model. An error names only models that the caller may be told of.
+    pub(crate) async fn find(
+        &self,
+        name: &str,
+        may_use: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Listed, Failure> {
         let listed = self.list().await?;
         let name = self.aliases.get(name).map_or(name, String::as_str);
         let short = name.strip_suffix(":latest").unwrap_or(name);
@@ -113,8 +117,10 @@ impl Registry {
             return Ok(found.clone());
         }
         let shown: String = name.chars().take(100).collect();
-        let names = listed.iter().filter(|one| one.is_present).map(|one| one.name.as_str());
-        let near = nearest(short, names.chain(self.aliases.keys().map(String::as_str)));
+        let names = listed.iter().filter(|one| one.is_present && may_use(&one.name));
+        let aliases = self.aliases.iter().filter(|(_, model)| may_use(model));
+        let names = names.map(|one| one.name.as_str()).chain(aliases.map(|(alias, _)| alias.as_str()));
+        let near = nearest(short, names);
         let hint = match near.is_empty() {
             true => "GET /v1/models lists the models".to_owned(),
             false => format!("near are {}", near.join(", ")),

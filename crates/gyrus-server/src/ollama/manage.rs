@@ -53,7 +53,7 @@ pub(crate) async fn tags(call: Call) -> Result<Response, Failure> {
 pub(crate) async fn ps(call: Call) -> Result<Response, Failure> {
     let listed = call.state.models.list().await?;
     let mut models = Vec::new();
-    for entry in call.state.models.all() {
+    for entry in call.state.models.all().into_iter().filter(|entry| call.caller.may_use(&entry.name)) {
         let Some((served, bytes)) = entry.served() else { continue };
         let Some(one) = listed.iter().find(|one| one.name == entry.name) else { continue };
         let details = call.state.models.details(vec![one.name.clone()]).await?;
