@@ -41,7 +41,7 @@ pub(crate) async fn start(
     let ticket = state.gate.enter(wanted.choices).ok_or_else(|| state.full())?;
     let slot = caller.key.as_ref().map(|key| key.enter()).transpose()?;
     let started = Instant::now();
-    let lease = state.models.lease(&listed).await?.keep_alive(wanted.keep_alive);
+    let lease = state.models.lease(&listed).await?.keep_alive(state.kept(wanted.keep_alive));
     let most = state.config.request_timeout;
     wanted.time_limit = Some(wanted.time_limit.map_or(most, |limit| limit.min(most)));
     if state.config.log_prompts {

@@ -8,6 +8,7 @@ use crate::body::Bodies;
 use crate::config::{Config, SetupError};
 use crate::failure::{Failure, Kind};
 use crate::gate::Gate;
+use crate::keep_alive::KeepAlive;
 use crate::keys::{Key, Keys};
 use crate::metrics::{Metrics, Now};
 use crate::models::{Listed, Registry, Source};
@@ -67,6 +68,18 @@ impl State {
 
     pub(crate) fn phase(&self) -> Phase {
         *self.phase.borrow()
+    }
+
+    /// Ready when the server ends running requests.
+    pub(crate) async fn ending(&self) {
+        let mut phase = self.phase.subscribe();
+        // The state outlives every request.
+        let _ = phase.wait_for(|phase| *phase == Phase::Ending).await;
+    }
+
+    /// How long a model is to stay after a request. Where clients do not manage models, they do not decide it.
+    pub(crate) fn kept(&self, asked: Option<KeepAlive>) -> Option<KeepAlive> {
+        asked.filter(|_| self.config.manage)
     }
 
     /// The model of a name, if the caller may use it.

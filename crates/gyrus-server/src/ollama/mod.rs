@@ -185,7 +185,7 @@ async fn load(call: &Call, wanted: &Wanted, shape: Shape) -> Result<Response, Fa
         call.state.check_managed()?;
         call.state.models.unload(&listed.name).await;
     } else {
-        drop(call.state.models.lease(&listed).await?.keep_alive(wanted.keep_alive));
+        drop(call.state.models.lease(&listed).await?.keep_alive(call.state.kept(wanted.keep_alive)));
     }
     Ok(json_response(&ended(&listed.name, shape, if is_over { "unload" } else { "load" })))
 }
