@@ -9,5 +9,5 @@ mod source;
 pub(crate) use entry::StateName;
 pub(crate) use lease::Lease;
 pub(crate) use registry::Registry;
-pub use served::Served;
+pub use served::{Purpose, Served};
 pub use source::{Details, Listed, Pulled, Source, SourceError};

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::failure::{Failure, Wire, json_response};
 use crate::fields::Fields;
-use crate::models::{Details, Listed, Pulled};
+use crate::models::{Details, Listed, Purpose};
 use crate::routes::Call;
 use crate::stream::json_line;
 use crate::time;
@@ -97,10 +97,11 @@ pub(crate) async fn show(call: Call) -> Result<Response, Failure> {
     if !details.family.is_empty() {
         value["model_info"]["general.architecture"] = details.family.clone().into();
     }
-    let loaded = call.state.models.known(&listed.name).and_then(|entry| entry.model());
+    let loaded = call.state.models.known(&listed.name).and_then(|entry| entry.served());
+    let purpose = loaded.as_ref().map(|(served, _)| served.purpose()).or(details.purpose);
     let mut template = None;
     let mut can_infill = false;
-    if let Some((model, _)) = loaded {
+    if let Some(model) = loaded.as_ref().and_then(|(served, _)| served.model()) {
         let architecture = model.config().architecture.clone();
         template = model.chat_format().ok().map(|format| format.source().to_owned());
         let special = model.tokenizer().map(|tokenizer| tokenizer.special_ids());
@@ -114,12 +115,18 @@ pub(crate) async fn show(call: Call) -> Result<Response, Failure> {
         let read = tokio::task::spawn_blocking(move || source.template(&listed.name));
         template = read.await.ok().flatten();
     }
-    value["capabilities"] = capabilities(template.as_deref().unwrap_or_default(), can_infill).into();
+    value["capabilities"] = match purpose.unwrap_or(Purpose::Text) {
+        Purpose::Text => capabilities(template.as_deref().unwrap_or_default(), can_infill),
+        Purpose::Embeddings => vec!["embedding"],
+        // Ollama has no words for these.
+        Purpose::Ranks | Purpose::Transcripts => Vec::new(),
+    }
+    .into();
     value["template"] = template.unwrap_or_default().into();
     Ok(json_response(&value))
 }
 
-/// What a model can do, by its chat template: `tools` if it writes tools into the prompt, `thinking` if it can switch
+/// What a language model can do, by its chat template: `tools` if it writes tools into the prompt, `thinking` if it can switch
 /// reasoning; `insert` if there are tokens to fill a gap with.
 fn capabilities(template: &str, can_infill: bool) -> Vec<&'static str> {
     let thinks = ["enable_thinking", "reasoning_effort"].iter().any(|name| template.contains(name));
