@@ -86,7 +86,7 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(POST "/api/show", "Ollama: describe a model", ["model"], false, ollama::manage::show),
     route!(GET "/api/ps", "Ollama: list loaded models", [], false, ollama::manage::ps),
     route!(GET "/api/version", "Ollama: the version", [], false, ollama::manage::version),
-    route!(POST "/api/pull", "Ollama: download a model", ["model"], false, ollama::manage::pull),
+    route!(POST "/api/pull", "Ollama: download a model", ["model"], false, ollama::pull::pull),
     route!(POST "/api/embed", "Ollama: compute vectors of texts", ["model", "input"], true, ollama::embed::embed),
     route!(POST "/api/embeddings", "Ollama: compute the vector of a text", ["model", "prompt"], true, ollama::embed::embeddings),
 

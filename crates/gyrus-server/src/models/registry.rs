@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::entry::{Claim, Entry, Loaded, StateName};
 use super::lease::Lease;
+use super::pulls::{PullStep, Pulls};
 use super::source::{Details, Listed, Source};
 use crate::failure::{Failure, Kind};
 use crate::keep_alive::KeepAlive;
@@ -34,6 +36,7 @@ pub(crate) struct Registry {
     keep_alive: KeepAlive,
     /// One model is loaded at a time, so that the budget is counted right.
     loading: tokio::sync::Mutex<()>,
+    pulls: Arc<Pulls>,
 }
 
 impl Registry {
@@ -51,6 +54,7 @@ impl Registry {
             budget,
             keep_alive,
             loading: tokio::sync::Mutex::new(()),
+            pulls: Pulls::new(),
         })
     }
 
@@ -90,8 +94,14 @@ impl Registry {
         read.map_err(|error| Failure::server(format!("the models cannot be described: {error}")))
     }
 
+    /// The download of a model of the list. It ends when nobody waits for it.
+    pub(crate) fn pull(self: &Arc<Registry>, name: &str) -> watch::Receiver<PullStep> {
+        let registry = Arc::clone(self);
+        self.pulls.join(&self.source, name, move || registry.forget_list())
+    }
+
     /// Asks the source again for what it has, since that has changed.
-    pub(crate) fn forget_list(&self) {
+    fn forget_list(&self) {
         *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 

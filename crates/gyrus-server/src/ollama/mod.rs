@@ -1,8 +1,9 @@
-//! Ollama's API: `/api/chat` and `/api/generate`; the rest is in `manage`.
+//! Ollama's API: `/api/chat` and `/api/generate`; the rest is in the modules.
 
 pub(crate) mod embed;
 mod lines;
 pub(crate) mod manage;
+pub(crate) mod pull;
 
 use axum::response::Response;
 use gyrus::constrain::Source;
