@@ -47,6 +47,7 @@ mod stream;
 mod tei;
 mod time;
 mod wanted;
+mod work;
 
 pub use config::{Config, SetupError};
 pub use keep_alive::KeepAlive;
