@@ -22,28 +22,36 @@ const MOST_BYTES: usize = 1 << 20;
 pub(super) fn channel() -> (Sender, Events) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
-    (Sender { sender, waiting: Arc::clone(&waiting) }, Events { receiver, waiting })
+    (Sender { sender, waiting: Arc::clone(&waiting) }, Events { receiver, waiting, is_over: false })
 }
+
+/// An event, and whether it is the last one.
+type Item = (Bytes, bool);
 
 /// The end of the queue that the work has.
 #[derive(Clone)]
 pub(super) struct Sender {
-    sender: mpsc::UnboundedSender<Bytes>,
+    sender: mpsc::UnboundedSender<Item>,
     waiting: Arc<AtomicUsize>,
 }
 
 impl Sender {
     /// Adds an event unless too many wait. Returns whether it was added.
     pub(super) fn send(&self, data: &Value) -> bool {
-        self.waiting.load(Ordering::Acquire) <= MOST_BYTES && self.send_last(data)
+        self.waiting.load(Ordering::Acquire) <= MOST_BYTES && self.add(data, false)
     }
 
-    /// Adds the last event, however many wait. Returns whether there still is a client.
+    /// Adds the last event, however many wait. The body ends with it, even if the work has not noticed its end yet. Returns
+    /// whether there still is a client.
     pub(super) fn send_last(&self, data: &Value) -> bool {
+        self.add(data, true)
+    }
+
+    fn add(&self, data: &Value, is_last: bool) -> bool {
         let mut event = Vec::new();
         sse(&mut event, None, data);
         self.waiting.fetch_add(event.len(), Ordering::AcqRel);
-        self.sender.send(Bytes::from(event)).is_ok()
+        self.sender.send((Bytes::from(event), is_last)).is_ok()
     }
 
     /// Ready when the client has gone.
@@ -54,8 +62,9 @@ impl Sender {
 
 /// A body of events as they come.
 pub(super) struct Events {
-    receiver: mpsc::UnboundedReceiver<Bytes>,
+    receiver: mpsc::UnboundedReceiver<Item>,
     waiting: Arc<AtomicUsize>,
+    is_over: bool,
 }
 
 impl Events {
@@ -79,11 +88,15 @@ impl http_body::Body for Events {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let event = std::task::ready!(self.receiver.poll_recv(context));
-        if let Some(event) = &event {
-            self.waiting.fetch_sub(event.len(), Ordering::AcqRel);
+        if self.is_over {
+            return Poll::Ready(None);
         }
-        Poll::Ready(event.map(|event| Ok(Frame::data(event))))
+        let Some((event, is_last)) = std::task::ready!(self.receiver.poll_recv(context)) else {
+            return Poll::Ready(None);
+        };
+        self.is_over = is_last;
+        self.waiting.fetch_sub(event.len(), Ordering::AcqRel);
+        Poll::Ready(Some(Ok(Frame::data(event))))
     }
 }
 
@@ -99,11 +112,22 @@ mod tests {
         assert!((1000..1100).contains(&sent), "{sent}");
         assert!(sender.send_last(&event));
         let mut taken = 0;
-        while let Ok(event) = events.receiver.try_recv() {
+        while let Ok((event, _)) = events.receiver.try_recv() {
             taken += event.len();
         }
         assert_eq!(taken, sender.waiting.load(Ordering::Acquire));
         drop(events);
         assert!(!sender.send_last(&event));
+    }
+
+    #[tokio::test]
+    async fn a_body_ends_with_its_last_event() {
+        use http_body_util::BodyExt;
+        let (sender, events) = channel();
+        let of_work = sender.clone();
+        assert!(sender.send(&Value::from("a")) && sender.send_last(&Value::from("b")));
+        of_work.send(&Value::from("c"));
+        let all = events.collect().await.unwrap().to_bytes();
+        assert_eq!(all, "data: \"a\"\n\ndata: \"b\"\n\n");
     }
 }
