@@ -106,19 +106,30 @@ fn load(args: &EmbedArgs) -> Result<Embedder> {
 
 /// Names the text of an error: its number among all, or its file.
 fn named(error: gyrus::Error, done: usize, names: &[PathBuf]) -> anyhow::Error {
-    match error {
-        gyrus::Error::TextTooLong { index, tokens, most } => {
-            let index = done + index;
-            let advice = "--truncate shortens it";
-            match names.get(index) {
-                Some(path) => {
-                    let path = foreign::path(path);
-                    anyhow::anyhow!("{path}: {tokens} tokens, at most {most} are possible; {advice}")
-                }
-                None => anyhow::anyhow!("{}; {advice}", gyrus::Error::TextTooLong { index, tokens, most }),
-            }
-        }
-        error => error.into(),
+    use gyrus::Error;
+    let advice = "--truncate shortens it";
+    // What the errors of the engine say, without its "text N".
+    let (error, of_file) = match error {
+        Error::TextTooLong { index, tokens, most } => (
+            Error::TextTooLong { index: done + index, tokens, most },
+            format!("{tokens} tokens, at most {most} are possible; {advice}"),
+        ),
+        Error::NoTokens { index } => (Error::NoTokens { index: done + index }, "it has no tokens".to_owned()),
+        Error::TextNotFinite { index, precision } => (
+            Error::TextNotFinite { index: done + index, precision },
+            "the model computed NaN or infinity in it".to_owned(),
+        ),
+        error => return error.into(),
+    };
+    let (Error::TextTooLong { index, .. } | Error::NoTokens { index } | Error::TextNotFinite { index, .. }) =
+        &error
+    else {
+        return error.into();
+    };
+    match names.get(*index) {
+        Some(path) => anyhow::anyhow!("{}: {of_file}", foreign::path(path)),
+        None if matches!(error, Error::TextTooLong { .. }) => anyhow::anyhow!("{error}; {advice}"),
+        None => error.into(),
     }
 }
 
@@ -168,12 +179,17 @@ fn write_to(
 }
 
 /// The lines of a stream that are not empty.
-pub(crate) fn lines(input: impl BufRead) -> Result<Vec<String>> {
+fn lines(input: impl BufRead) -> Result<Vec<String>> {
+    Ok(numbered_lines(input)?.into_iter().map(|(_, line)| line).collect())
+}
+
+/// The lines of a stream that are not empty, each with its index among all lines.
+pub(crate) fn numbered_lines(input: impl BufRead) -> Result<Vec<(usize, String)>> {
     let mut lines = Vec::new();
-    for (number, line) in input.lines().enumerate() {
-        let line = line.with_context(|| format!("line {}", number + 1))?;
+    for (index, line) in input.lines().enumerate() {
+        let line = line.with_context(|| format!("line {}", index + 1))?;
         if !line.trim().is_empty() {
-            lines.push(line);
+            lines.push((index, line));
         }
     }
     Ok(lines)
@@ -218,4 +234,40 @@ fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_text_among_all_or_its_file() {
+        let files = [PathBuf::from("a.txt"), PathBuf::from("b.txt"), PathBuf::from("c.txt")];
+        for (error, of_text, of_file) in [
+            (gyrus::Error::NoTokens { index: 1 }, "text 3 has no tokens", "c.txt: it has no tokens"),
+            (
+                gyrus::Error::TextNotFinite { index: 1, precision: Precision::Fast },
+                "the model computed NaN or infinity in text 3 in fast precision",
+                "c.txt: the model computed NaN or infinity in it",
+            ),
+        ] {
+            let copy = match &error {
+                gyrus::Error::NoTokens { index } => gyrus::Error::NoTokens { index: *index },
+                _ => gyrus::Error::TextNotFinite { index: 1, precision: Precision::Fast },
+            };
+            assert_eq!(named(error, 1, &[]).to_string(), of_text);
+            assert_eq!(named(copy, 1, &files).to_string(), of_file);
+        }
+        let long = gyrus::Error::TextTooLong { index: 1, tokens: 9, most: 8 };
+        assert_eq!(
+            named(long, 1, &files).to_string(),
+            "c.txt: 9 tokens, at most 8 are possible; --truncate shortens it"
+        );
+    }
+
+    #[test]
+    fn lines_keep_their_numbers() {
+        let lines = numbered_lines(&b"one\n\n  \nfour\n"[..]).unwrap();
+        assert_eq!(lines, [(0, "one".to_owned()), (3, "four".to_owned())]);
+    }
 }

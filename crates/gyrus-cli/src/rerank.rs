@@ -9,32 +9,35 @@ use gyrus::{Precision, RerankOptions, Reranker};
 use serde_json::json;
 
 use crate::cli::RerankArgs;
-use crate::embed::lines;
+use crate::embed::numbered_lines;
 use crate::progress::Progress;
 use crate::screen::Screen;
 use crate::source::Source;
 use crate::{diagnostics, foreign};
 
 pub(crate) fn run(args: &RerankArgs) -> Result<()> {
-    let documents = match &args.documents {
+    // Blank lines are no documents, but they count: results name lines of the file.
+    let lines = match &args.documents {
         Some(path) => {
             let file = File::open(path).with_context(|| foreign::path(path))?;
-            lines(BufReader::new(file)).with_context(|| foreign::path(path))?
+            numbered_lines(BufReader::new(file)).with_context(|| foreign::path(path))?
         }
-        None => lines(io::stdin().lock())?,
+        None => numbered_lines(io::stdin().lock())?,
     };
+    let (places, documents): (Vec<usize>, Vec<String>) = lines.into_iter().unzip();
     if documents.is_empty() {
         bail!("there is no document to rank");
     }
     let reranker = load(args)?;
     let options = RerankOptions { truncate: args.truncate, instruction: args.instruction.clone() };
     let start = Instant::now();
-    let mut ranked = reranker.rank(&args.query, &documents, &options)?;
+    let ranked = reranker.rank(&args.query, &documents, &options);
+    let mut ranked = ranked.map_err(|error| named(error, &places))?;
     ranked.truncate(args.top.unwrap_or(usize::MAX));
     if args.json {
         let list: Vec<_> = ranked
             .iter()
-            .map(|one| json!({ "index": one.index, "score": one.score, "logit": one.logit, "document": documents[one.index] }))
+            .map(|one| json!({ "index": places[one.index], "score": one.score, "logit": one.logit, "document": documents[one.index] }))
             .collect();
         let mut out = BufWriter::new(io::stdout().lock());
         serde_json::to_writer(&mut out, &list).map_err(io::Error::from)?;
@@ -43,7 +46,7 @@ pub(crate) fn run(args: &RerankArgs) -> Result<()> {
     } else {
         let mut text = String::new();
         for one in &ranked {
-            text += &format!("{:.4}\t{}\t{}\n", one.score, one.index + 1, documents[one.index]);
+            text += &format!("{:.4}\t{}\t{}\n", one.score, places[one.index] + 1, documents[one.index]);
         }
         Screen::stdout().bytes(text.as_bytes())?;
     }
@@ -55,6 +58,24 @@ pub(crate) fn run(args: &RerankArgs) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Names the line of an error.
+fn named(error: gyrus::Error, places: &[usize]) -> anyhow::Error {
+    let (index, what) = match &error {
+        gyrus::Error::TextTooLong { index, tokens, most } => {
+            let advice = "--truncate shortens it";
+            (*index, format!("{tokens} tokens with the query, at most {most} are possible; {advice}"))
+        }
+        gyrus::Error::TextNotFinite { index, .. } => {
+            (*index, "the model computed NaN or infinity".to_owned())
+        }
+        _ => return error.into(),
+    };
+    match places.get(index) {
+        Some(place) => anyhow::anyhow!("line {}: {what}", place + 1),
+        None => error.into(),
+    }
 }
 
 fn load(args: &RerankArgs) -> Result<Reranker> {

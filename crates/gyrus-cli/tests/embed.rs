@@ -78,6 +78,17 @@ fn documents_are_ordered() {
     let first = ranked.lines().next().unwrap().split('\t').nth(2).unwrap();
     assert_eq!(json[0]["document"], first);
     assert_eq!(json.as_array().unwrap().len(), 1);
+    // Results name lines of the file, blank ones included.
+    let spaced = format!("\n\n{}", documents.replace('\n', "\n\n"));
+    let json = stdout(&["rerank", &ranker, "a ship", "-q", "--json"], &spaced);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    for (line, one) in ranked.lines().zip(json.as_array().unwrap()) {
+        let number: u64 = line.split('\t').nth(1).unwrap().parse().unwrap();
+        assert_eq!(one["index"].as_u64(), Some(2 * number));
+    }
+    let by_number = stdout(&["rerank", &ranker, "a ship", "-q"], &spaced);
+    let first: u64 = by_number.split('\t').nth(1).unwrap().parse().unwrap();
+    assert_eq!(json[0]["index"].as_u64(), Some(first - 1));
 }
 
 #[test]

@@ -170,10 +170,17 @@ impl Checkpoint {
     }
 
     /// A small file beside the first file of a SafeTensors model, such as its tokenizer; `None` if there is none, and for
-    /// GGUF models.
+    /// GGUF models. A name that leads out of the model's folder is an error.
     pub fn beside(&self, name: &str) -> Result<Option<Bytes>, FormatError> {
         let Files::SafeTensors(shards) = &self.files else { return Ok(None) };
-        let path = shards.first().map(|(file, _)| file.with_file_name(name)).filter(|path| path.is_file());
+        let Some((file, _)) = shards.first() else { return Ok(None) };
+        let is_inside =
+            |name: &Path| name.components().all(|part| matches!(part, std::path::Component::Normal(_)));
+        if !is_inside(Path::new(name)) {
+            let problem = format!("'{}' is not a file of the model's folder", name.escape_debug());
+            return Err(FormatError::new(file, Problem::Json(problem)));
+        }
+        let path = Some(file.with_file_name(name)).filter(|path| path.is_file());
         path.map(|path| read_json(&path)).transpose()
     }
 

@@ -57,3 +57,19 @@ fn mapped_and_read_files_are_the_same() {
         assert!(Checkpoint::open_with(&folder.path().join("none"), access).is_err());
     }
 }
+
+/// Names in a model's files never lead to files of others.
+#[test]
+fn a_file_beside_a_model_is_in_its_folder() {
+    let path = gyrus_testkit::repository().join("tests/data/encoders/bert");
+    let model = Checkpoint::open(&path).unwrap();
+    assert!(model.beside("1_Pooling/config.json").unwrap().is_some());
+    assert!(model.beside("nothing.json").unwrap().is_none());
+    let absolute = path.join("config.json");
+    for name in
+        ["../bert/config.json", "/config.json", "1_Pooling/../config.json", absolute.to_str().unwrap()]
+    {
+        let error = model.beside(name).unwrap_err().to_string();
+        assert!(error.contains("is not a file of the model's folder") && error.contains(name), "{error}");
+    }
+}

@@ -4,6 +4,10 @@
 const DEEPEST = 8;
 /** Lines that are longer are only ever text. */
 const LONGEST_MARK = 2000;
+/** The most columns of a table. What has more is text. */
+const MOST_COLUMNS = 100;
+/** The most cells of a table. The lines behind them are text. */
+const MOST_CELLS = 10_000;
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+|$)/;
@@ -15,7 +19,8 @@ const DELIMITER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]
 /**
  * The blocks of a text. Each has a `type`, its `start` in the text and its source `src`:
  * `paragraph` (text), `heading` (level, text), `code` (language, text), `quote` (children), `rule`,
- * `list` (ordered, first, items: each blocks), `table` (align, head, rows).
+ * `list` (ordered, first, items: each blocks), `table` (align, head, rows). A row has the cells of its line, which may be
+ * fewer than the columns: the cells of all rows are never more than the characters of the text.
  */
 export function parseBlocks(text, depth = 0) {
   const lines = text.split("\n");
@@ -149,8 +154,10 @@ function list(lines, at, depth, first) {
 
 function isTable(lines, at) {
   const [head, rule] = [lines[at], lines[at + 1] ?? ""];
-  return head.length < LONGEST_MARK && rule.length < LONGEST_MARK && head.includes("|") && rule.includes("-") &&
-    DELIMITER.test(rule) && cells(head).length === cells(rule).length;
+  if (!(head.length < LONGEST_MARK && rule.length < LONGEST_MARK && head.includes("|") && rule.includes("-") &&
+    DELIMITER.test(rule))) return false;
+  const columns = cells(head).length;
+  return columns <= MOST_COLUMNS && columns === cells(rule).length;
 }
 
 function table(lines, at) {
@@ -160,9 +167,11 @@ function table(lines, at) {
   });
   let end = at + 2;
   const rows = [];
+  let count = 0;
   for (; end < lines.length && lines[end].trim() !== "" && lines[end].includes("|"); end++) {
     const row = cells(lines[end]).slice(0, align.length);
-    while (row.length < align.length) row.push("");
+    count += row.length;
+    if (count > MOST_CELLS) break;
     rows.push(row);
   }
   return { block: { type: "table", align, head: cells(lines[at]), rows }, end };

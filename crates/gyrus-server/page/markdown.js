@@ -79,8 +79,11 @@ function listItem(blocks) {
 }
 
 function table({ align, head, rows }) {
+  // One cell takes the place of all that a row lacks.
+  const rest = (name, count) => (count > 0 ? [el(name, { colspan: count })] : []);
   const row = (name, cells) =>
-    el("tr", {}, cells.map((cell, at) => inline(el(name, { class: `align-${align[at]}` }), cell)));
+    el("tr", {}, [...cells.map((cell, at) => inline(el(name, { class: `align-${align[at]}` }), cell)),
+      ...rest(name, align.length - cells.length)]);
   return el("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": "Table" },
     el("table", {}, el("thead", {}, row("th", head)), el("tbody", {}, rows.map((cells) => row("td", cells)))));
 }

@@ -58,8 +58,16 @@ pub(crate) fn parse(body: &[u8], counts: bool) -> Result<(Wanted, bool), Failure
         wanted.reasoning = match kind.as_str() {
             "enabled" | "adaptive" => Some(true),
             "disabled" => Some(false),
-            _ => return Err(thinking.wrong("type", "it must be enabled or disabled")),
+            _ => return Err(thinking.wrong("type", "it must be enabled, adaptive or disabled")),
         };
+        // Reasoning is limited by `max_tokens` only.
+        thinking.count("budget_tokens")?;
+        if thinking.string("display")?.is_some_and(|display| display != "summarized") {
+            return Err(thinking
+                .wrong("display", "it must be summarized")
+                .with_code("unsupported_parameter"));
+        }
+        thinking.finish()?;
     }
     wanted.take_variables(&mut fields)?;
     fields.refuse(REFUSED)?;

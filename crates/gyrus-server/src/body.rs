@@ -1,4 +1,7 @@
-//! Bodies of requests: of limited size, in limited time.
+//! Bodies of requests: of limited size, in limited time, and of limited size in total.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
@@ -8,8 +11,63 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use crate::config::Config;
 use crate::failure::{Failure, Kind};
 
-/// Reads a body. One that says that it is too long is refused before it is read.
-pub(crate) async fn read(headers: &HeaderMap, body: Body, config: &Config) -> Result<Bytes, Failure> {
+/// Bytes of all bodies together, unless that is less than some of the largest.
+const TOTAL: usize = 512 << 20;
+/// How many of the largest bodies there is room for.
+const LARGEST: usize = 8;
+
+/// Counts the bytes of all bodies in memory.
+#[derive(Debug)]
+pub(crate) struct Bodies {
+    most: usize,
+    taken: AtomicUsize,
+}
+
+/// Bytes of one body, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    bodies: Arc<Bodies>,
+    bytes: usize,
+}
+
+impl Bodies {
+    /// `largest`: the most bytes of a body.
+    pub(crate) fn new(largest: usize) -> Arc<Bodies> {
+        Arc::new(Bodies { most: TOTAL.max(largest.saturating_mul(LARGEST)), taken: AtomicUsize::new(0) })
+    }
+
+    /// A body without bytes.
+    pub(crate) fn hold(self: &Arc<Bodies>) -> Held {
+        Held { bodies: Arc::clone(self), bytes: 0 }
+    }
+}
+
+impl Held {
+    /// Adds bytes that have come, if there is room for them.
+    fn add(&mut self, bytes: usize) -> bool {
+        let fits = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= self.bodies.most);
+        let added = self.bodies.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_ok();
+        if added {
+            self.bytes += bytes;
+        }
+        added
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.bodies.taken.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// Reads a body. One that says that it is too long is refused before it is read. Bytes count when they come: a client that
+/// only announces them takes no room.
+pub(crate) async fn read(
+    headers: &HeaderMap,
+    body: Body,
+    config: &Config,
+    held: &mut Held,
+) -> Result<Bytes, Failure> {
     let most = config.max_body;
     let too_large = || {
         let message = format!("the body is longer than {most} bytes, which this server allows");
@@ -20,14 +78,56 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, config: &Config) -> Re
     if announced.is_some_and(|bytes| bytes > most as u64) {
         return Err(too_large());
     }
-    let limited = Limited::new(body, most);
-    match tokio::time::timeout(config.body_timeout, limited.collect()).await {
+    let mut limited = Limited::new(body, most);
+    let read = async {
+        // Copied, since many small pieces would keep the buffers that they were read into.
+        let mut all = Vec::new();
+        while let Some(frame) = limited.frame().await {
+            let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
+                true => too_large(),
+                false => Failure::new(Kind::Invalid, format!("the body could not be read: {error}")),
+            })?;
+            let Ok(data) = frame.into_data() else { continue };
+            if !held.add(data.len()) {
+                let message = "the bodies of other requests take all memory for them: try again later";
+                return Err(Failure::new(Kind::Unavailable, message).with_retry(5));
+            }
+            all.extend_from_slice(&data);
+        }
+        Ok(Bytes::from(all))
+    };
+    match tokio::time::timeout(config.body_timeout, read).await {
+        Ok(read) => read,
         Err(_) => {
             let message = format!("the body did not come within {:?}", config.body_timeout);
             Err(Failure::new(Kind::Timeout, message))
         }
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(Failure::new(Kind::Invalid, format!("the body could not be read: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn all_bodies_together_are_limited() {
+        assert_eq!(Bodies::new(8 << 20).most, TOTAL);
+        assert_eq!(Bodies::new(1 << 30).most, 8 << 30);
+        let bodies = Arc::new(Bodies { most: 100, taken: AtomicUsize::new(0) });
+        let config = Config::default();
+        let send = async |bytes: usize, held: &mut Held| {
+            read(&HeaderMap::new(), Body::from(vec![b'a'; bytes]), &config, held).await
+        };
+        let mut first = bodies.hold();
+        assert_eq!(send(70, &mut first).await.unwrap().len(), 70);
+        let mut second = bodies.hold();
+        let refused = send(40, &mut second).await.unwrap_err();
+        assert_eq!((refused.kind, refused.retry_after.is_some()), (Kind::Unavailable, true));
+        drop(second);
+        drop(first);
+        let mut third = bodies.hold();
+        assert_eq!(send(100, &mut third).await.unwrap().len(), 100);
+        drop(third);
+        assert_eq!(bodies.taken.load(Ordering::Acquire), 0);
     }
 }

@@ -1,15 +1,15 @@
 //! Embeddings and rerank: what all wire formats have in common.
 
-use std::sync::Arc;
-
-use gyrus::{EmbedOptions, Embeddings, Ranked, RerankOptions};
+use axum::response::Response;
+use gyrus::{EmbedOptions, EmbedPrompt, Embeddings, Ranked, RerankOptions};
 use serde_json::Value;
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, Kind, json_bytes};
 use crate::fields::Fields;
 use crate::keep_alive::KeepAlive;
 use crate::models::{Lease, Served};
 use crate::routes::Call;
+use crate::work::{Progress, run};
 
 /// The most texts of a request.
 pub(crate) const MOST_TEXTS: usize = 4096;
@@ -56,58 +56,52 @@ impl Inputs {
     }
 }
 
-/// Computes the vectors of a request on a thread for CPU work. Returns the model's name, too.
+/// Computes the vectors of a request, and responds with the JSON that `write` makes of them and the model's name. Both run on
+/// a thread for CPU work: large answers take time to write.
 pub(crate) async fn embed(
     call: &Call,
     model: &str,
     inputs: Inputs,
     options: EmbedOptions,
     keep_alive: Option<KeepAlive>,
-) -> Result<(String, Embeddings), Failure> {
-    run(call, model, keep_alive, move |lease| {
+    write: impl FnOnce(&str, &Embeddings) -> Vec<u8> + Send + 'static,
+) -> Result<Response, Failure> {
+    if matches!(inputs, Inputs::Tokens(_)) {
+        let of_texts =
+            [("prompt_name", options.prompt != EmbedPrompt::Default), ("truncate", options.truncate)];
+        if let Some((name, _)) = of_texts.iter().find(|(_, is_set)| *is_set) {
+            let failure = Failure::field(*name, "it changes texts, and the input has token ids");
+            return Err(failure.with_code("unsupported_parameter"));
+        }
+    }
+    let work = move |lease: &Lease, progress: &Progress| {
         let Served::Embedder(embedder) = lease.served() else { return Err(wrong_kind(lease, "embeddings")) };
+        let goes_on = |tokens: usize| progress.read(tokens);
         let found = match &inputs {
-            Inputs::Texts(texts) => embedder.embed(texts, &options)?,
-            Inputs::Tokens(tokens) => embedder.embed_ids(tokens, &options)?,
+            Inputs::Texts(texts) => embedder.embed_while(texts, &options, &goes_on)?,
+            Inputs::Tokens(tokens) => embedder.embed_ids_while(tokens, &options, &goes_on)?,
         };
-        Ok((lease.name().to_owned(), found))
-    })
-    .await
+        Ok(write(lease.name(), &found))
+    };
+    run(call, model, keep_alive, work).await.map(json_bytes)
 }
 
-/// Ranks the documents of a request on a thread for CPU work: the most relevant first. Returns the model's name, too.
+/// Ranks the documents of a request, the most relevant first, and responds with the JSON that `write` makes of them, the
+/// documents and the model's name.
 pub(crate) async fn rank(
     call: &Call,
     model: &str,
     query: String,
-    documents: Arc<Vec<String>>,
+    documents: Vec<String>,
     options: RerankOptions,
-) -> Result<(String, Vec<Ranked>), Failure> {
-    run(call, model, None, move |lease| {
+    write: impl FnOnce(&str, &[Ranked], &[String]) -> Vec<u8> + Send + 'static,
+) -> Result<Response, Failure> {
+    let work = move |lease: &Lease, progress: &Progress| {
         let Served::Reranker(reranker) = lease.served() else { return Err(wrong_kind(lease, "ranks")) };
-        Ok((lease.name().to_owned(), reranker.rank(&query, &documents, &options)?))
-    })
-    .await
-}
-
-/// Takes a model into use, and works with it on a thread for CPU work. The request has a place in the queue meanwhile.
-pub(crate) async fn run<T: Send + 'static>(
-    call: &Call,
-    model: &str,
-    keep_alive: Option<KeepAlive>,
-    work: impl FnOnce(&Lease) -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Failure> {
-    let (state, caller) = (&call.state, &call.caller);
-    let listed = state.find(caller, model).await?;
-    let ticket = state.gate.enter(1).ok_or_else(|| state.full())?;
-    let slot = caller.key.as_ref().map(|key| key.enter()).transpose()?;
-    let lease = state.models.lease_any(&listed).await?.keep_alive(keep_alive);
-    let work = move || {
-        let _places = (ticket, slot);
-        work(&lease)
+        let ranked = reranker.rank_while(&query, &documents, &options, &|tokens| progress.read(tokens))?;
+        Ok(write(lease.name(), &ranked, &documents))
     };
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Failure::server(format!("the work did not end: {error}")))?
+    run(call, model, None, work).await.map(json_bytes)
 }
 
 pub(crate) fn wrong_kind(lease: &Lease, wanted: &str) -> Failure {

@@ -147,8 +147,17 @@ impl Failure {
 
 /// A response with a JSON body.
 pub(crate) fn json_response(value: &impl serde::Serialize) -> Response {
+    json_bytes(to_json(value))
+}
+
+/// A value as JSON.
+pub(crate) fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
     // Maps with keys that are no strings, the only values that cannot be written, occur in no answer.
-    let body = serde_json::to_vec(value).unwrap_or_default();
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// A response whose JSON is written already.
+pub(crate) fn json_bytes(body: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(body));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

@@ -86,7 +86,8 @@ impl Fields {
     pub(crate) fn integer(&mut self, name: &str, least: i64, most: i64) -> Result<Option<i64>, Failure> {
         let Some(value) = self.take(name) else { return Ok(None) };
         // Some clients write whole numbers with a point.
-        let whole = value.as_i64().or_else(|| value.as_f64().filter(|n| n.fract() == 0.0).map(|n| n as i64));
+        let float = || value.as_f64().filter(|n| n.fract() == 0.0 && n.abs() < i64::MAX as f64);
+        let whole = value.as_i64().or_else(|| float().map(|n| n as i64));
         match whole {
             Some(n) if (least..=most).contains(&n) => Ok(Some(n)),
             _ => Err(self.wrong(name, format!("it must be a whole number from {least} to {most}"))),

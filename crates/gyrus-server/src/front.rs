@@ -83,6 +83,7 @@ fn check(state: &State, request: &Request, id: &str) -> Result<Checked, Failure>
     {
         return Err(Failure::new(Kind::Permission, "pages of this origin may not use the server (--cors)"));
     }
+    check_site(request)?;
     if request.method() == Method::OPTIONS && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
         return Ok(Checked::Preflight);
     }
@@ -112,10 +113,10 @@ fn authenticate(state: &State, headers: &HeaderMap) -> Result<Arc<Key>, Failure>
     state.keys.find(presented).ok_or_else(|| refused("the API key is wrong"))
 }
 
-/// Without keys, a web page could reach a local server by a name of its own that it points to this machine. So only names
-/// that cannot be such a page's are answered to.
+/// Without keys, a web page could reach the server by a name of its own that it points to this machine, from wherever the
+/// server can be reached. So only names that cannot be such a page's are answered to.
 fn check_host(state: &State, request: &Request) -> Result<(), Failure> {
-    if !state.keys.is_empty() || !state.config.listen.ip().is_loopback() {
+    if !state.keys.is_empty() {
         return Ok(());
     }
     let header = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
@@ -124,11 +125,26 @@ fn check_host(state: &State, request: &Request) -> Result<(), Failure> {
     let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
     if is_address
         || name.eq_ignore_ascii_case("localhost")
-        || state.config.hosts.iter().any(|known| known == name)
+        || state.config.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
     {
         return Ok(());
     }
     Err(Failure::new(Kind::Permission, "this server is not known by that host name (--host-name)"))
+}
+
+/// Paths of which a look loads a model.
+const LOADING: &[&str] = &["/props"];
+
+/// A page of another site can make a browser load any address as an image or a script. Such a request has no origin, and must
+/// not take memory and time of this machine.
+fn check_site(request: &Request) -> Result<(), Failure> {
+    let headers = request.headers();
+    let is_of_other =
+        headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site" || site == "same-site");
+    if is_of_other && !headers.contains_key(header::ORIGIN) && LOADING.contains(&request.uri().path()) {
+        return Err(Failure::new(Kind::Permission, "pages of other sites may not load models"));
+    }
+    Ok(())
 }
 
 /// A host without its port.

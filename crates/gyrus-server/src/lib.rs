@@ -47,9 +47,10 @@ mod stream;
 mod tei;
 mod time;
 mod wanted;
+mod work;
 
 pub use config::{Config, SetupError};
 pub use keep_alive::KeepAlive;
-pub use models::{Details, Listed, Pulled, Served, Source, SourceError};
+pub use models::{Details, Listed, Pulled, Purpose, Served, Source, SourceError};
 pub use server::Server;
 pub use signals::told_to_stop;

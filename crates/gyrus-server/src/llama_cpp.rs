@@ -4,7 +4,7 @@ use axum::response::Response;
 use gyrus::{Event, Model, StopReason};
 use serde_json::{Value, json};
 
-use crate::collected::{Collected, Counts, token_text};
+use crate::collected::{Collected, Counts, Token, token_text};
 use crate::failure::{Failure, Wire, json_response};
 use crate::fields::Fields;
 use crate::messages::messages;
@@ -16,14 +16,10 @@ use crate::stream::{Format, respond, sse};
 use crate::wanted::{Wanted, WantedPrompt};
 
 /// Fields that change nothing about an answer.
-const IGNORED: &[&str] = &[
-    "t_max_predict_ms",
-    "post_sampling_probs",
-    "return_tokens",
-    "timings_per_token",
-    "return_progress",
-    "n_indent",
-];
+const IGNORED: &[&str] = &["return_tokens", "timings_per_token", "return_progress"];
+
+/// Fields that would change the answer.
+const REFUSED: &[&str] = &["image_data", "lora", "multimodal_data", "n_indent", "post_sampling_probs"];
 
 /// The request of a completion, and whether it streams.
 pub(crate) fn parse_completion(body: &[u8]) -> Result<(Wanted, bool), Failure> {
@@ -54,7 +50,13 @@ fn finish(mut fields: Fields, prompt: WantedPrompt) -> Result<(Wanted, bool), Fa
     wanted.max_tokens = limit.or(other).and_then(|limit| usize::try_from(limit).ok());
     wanted.logprobs = fields.integer("n_probs", 0, 20)?.filter(|n| *n > 0).map(|n| n as usize);
     let stream = fields.boolean("stream")?.unwrap_or(false);
-    fields.refuse(&["image_data", "lora", "multimodal_data"])?;
+    // A negative time is none.
+    if fields.number("t_max_predict_ms")?.is_some_and(|ms| ms > 0.0) {
+        let failure =
+            fields.wrong("t_max_predict_ms", "it is not supported; `timeout` ends a request with an error");
+        return Err(failure.with_code("unsupported_parameter"));
+    }
+    fields.refuse(REFUSED)?;
     fields.ignore(IGNORED);
     fields.finish()?;
     Ok((wanted, stream))
@@ -76,7 +78,8 @@ async fn complete(call: Call, wanted: Wanted, stream: bool) -> Result<Response, 
     let probabilities = wanted.logprobs;
     let mut running = start(&call.state, &call.caller, wanted).await?;
     if stream {
-        let format = CompletionStream { name: running.name().to_owned(), last: Value::Null };
+        let name = running.name().to_owned();
+        let format = CompletionStream { name, tokens: probabilities.map(|_| Vec::new()), last: Value::Null };
         return Ok(respond(running, format));
     }
     let collected = Collected::wait(&mut running, 1).await?;
@@ -87,19 +90,23 @@ async fn complete(call: Call, wanted: Wanted, stream: bool) -> Result<Response, 
     let mut value = ended(running.name(), &choice.text, choice.stop.as_ref(), &counts);
     value["tokens"] = choice.tokens.iter().map(|token| token.id).collect();
     if probabilities.is_some() {
-        let model = running.model();
-        let one = |id: u32, logprob: f32| {
-            let (token, bytes) = token_text(model, id);
-            json!({ "id": id, "token": token, "bytes": bytes, "logprob": logprob.max(-9999.0) })
-        };
-        let tokens = choice.tokens.iter().map(|token| {
-            let mut value = one(token.id, token.logprob.unwrap_or(f32::NEG_INFINITY));
-            value["top_logprobs"] = token.top.iter().map(|(id, logprob)| one(*id, *logprob)).collect();
-            value
-        });
-        value["completion_probabilities"] = tokens.collect();
+        value["completion_probabilities"] = probabilities_of(running.model(), &choice.tokens);
     }
     Ok(json_response(&value))
+}
+
+/// The log-probabilities of tokens, as llama.cpp writes them.
+fn probabilities_of(model: &Model, tokens: &[Token]) -> Value {
+    let one = |id: u32, logprob: f32| {
+        let (token, bytes) = token_text(model, id);
+        json!({ "id": id, "token": token, "bytes": bytes, "logprob": logprob.max(-9999.0) })
+    };
+    let all = tokens.iter().map(|token| {
+        let mut value = one(token.id, token.logprob.unwrap_or(f32::NEG_INFINITY));
+        value["top_logprobs"] = token.top.iter().map(|(id, logprob)| one(*id, *logprob)).collect();
+        value
+    });
+    all.collect()
 }
 
 fn ended(name: &str, text: &str, stop: Option<&StopReason>, counts: &Counts) -> Value {
@@ -126,18 +133,40 @@ fn ended(name: &str, text: &str, stop: Option<&StopReason>, counts: &Counts) -> 
 /// A completion that streams.
 struct CompletionStream {
     name: String,
+    /// Tokens whose text has not come yet, if their probabilities are wanted.
+    tokens: Option<Vec<Token>>,
     /// What is sent at the end.
     last: Value,
 }
 
+impl CompletionStream {
+    /// Adds the probabilities of the tokens that have come to a piece.
+    fn take_probabilities(&mut self, model: &Model, piece: &mut Value) {
+        if let Some(tokens) = self.tokens.as_mut().filter(|tokens| !tokens.is_empty()) {
+            piece["completion_probabilities"] = probabilities_of(model, &std::mem::take(tokens));
+        }
+    }
+}
+
 impl Format for CompletionStream {
-    fn event(&mut self, event: &Event<'_>, _: &Model, out: &mut Vec<u8>) {
+    fn event(&mut self, event: &Event<'_>, model: &Model, out: &mut Vec<u8>) {
         match event {
-            Event::Text { text, .. } => sse(out, None, &json!({ "content": text, "stop": false })),
+            Event::Token { id, logprob, top, .. } => {
+                if let Some(tokens) = &mut self.tokens {
+                    tokens.push(Token { id: *id, logprob: *logprob, top: top.to_vec() });
+                }
+            }
+            Event::Text { text, .. } => {
+                let mut piece = json!({ "content": text, "stop": false });
+                self.take_probabilities(model, &mut piece);
+                sse(out, None, &piece);
+            }
             Event::Stop { reason, usage, .. } => {
                 let mut counts = Counts::default();
                 counts.add(usage);
-                self.last = ended(&self.name, "", Some(reason), &counts);
+                let mut last = ended(&self.name, "", Some(reason), &counts);
+                self.take_probabilities(model, &mut last);
+                self.last = last;
             }
             _ => {}
         }
@@ -248,7 +277,7 @@ pub(crate) async fn props(call: Call) -> Result<Response, Failure> {
 /// `/slots`: as many as sequences run at once. Which of them runs which request is not told.
 pub(crate) async fn slots(call: Call) -> Result<Response, Failure> {
     let mut slots = Vec::new();
-    for now in call.state.now() {
+    for now in call.state.now(&call.caller) {
         for number in 0..call.state.config.parallel as u64 {
             let is_processing = number < now.statistics.running;
             slots.push(json!({ "id": slots.len(), "model": now.model, "is_processing": is_processing }));

@@ -32,7 +32,7 @@ pub(crate) struct Metrics {
 /// answers run.
 #[derive(Debug, Default)]
 pub(crate) struct ModelCounts {
-    /// Generations that have ended.
+    /// Generations, and requests of embeddings, ranks and transcripts, that have ended.
     pub(crate) requests: AtomicU64,
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) cached_tokens: AtomicU64,
@@ -131,11 +131,18 @@ impl Metrics {
         self.started.elapsed()
     }
 
-    /// The JSON of `/v1/metrics`.
-    pub(crate) fn to_json(&self, now: &[Now]) -> Value {
+    /// The counts of models that are to be told.
+    fn counts(&self, is_told: &dyn Fn(&str) -> bool) -> BTreeMap<String, Arc<ModelCounts>> {
+        let models = lock(&self.models);
+        let told = models.iter().filter(|(name, _)| is_told(name));
+        told.map(|(name, counts)| (name.clone(), Arc::clone(counts))).collect()
+    }
+
+    /// The JSON of `/v1/metrics`, with models that are to be told.
+    pub(crate) fn to_json(&self, now: &[Now], is_told: &dyn Fn(&str) -> bool) -> Value {
         // Models that are loaded but were not used yet are there too.
         now.iter().for_each(|now| drop(self.of(&now.model)));
-        let models = lock(&self.models).clone();
+        let models = self.counts(is_told);
         let sum =
             |of: fn(&ModelCounts) -> &AtomicU64| models.values().map(|counts| get(of(counts))).sum::<u64>();
         let each = models.iter().map(|(name, counts)| {
@@ -185,8 +192,8 @@ impl Metrics {
         })
     }
 
-    /// The text of `/metrics`, in the format of Prometheus.
-    pub(crate) fn to_text(&self, now: &[Now], in_flight: usize) -> String {
+    /// The text of `/metrics`, in the format of Prometheus, with models that are to be told.
+    pub(crate) fn to_text(&self, now: &[Now], in_flight: usize, is_told: &dyn Fn(&str) -> bool) -> String {
         let mut out = String::new();
         let head = |out: &mut String, name: &str, kind: &str, help: &str| {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -218,15 +225,21 @@ impl Metrics {
             head(&mut out, name, kind, help);
             let _ = writeln!(out, "{name} {value}");
         }
-        let models = lock(&self.models).clone();
+        let models = self.counts(is_told);
         type Counted = (&'static str, &'static str, fn(&ModelCounts) -> &AtomicU64);
         const COUNTED: [Counted; 4] = [
-            ("gyrus_requests_total", "Generations that have ended.", |counts| &counts.requests),
-            ("gyrus_prompt_tokens_total", "Tokens of prompts.", |counts| &counts.prompt_tokens),
+            ("gyrus_requests_total", "Requests of the model that have ended.", |counts| &counts.requests),
+            (
+                "gyrus_prompt_tokens_total",
+                "Tokens of prompts, and of texts that were embedded or ranked.",
+                |counts| &counts.prompt_tokens,
+            ),
             ("gyrus_cached_tokens_total", "Tokens of prompts from the cache.", |counts| {
                 &counts.cached_tokens
             }),
-            ("gyrus_generated_tokens_total", "Generated tokens.", |counts| &counts.completion_tokens),
+            ("gyrus_generated_tokens_total", "Generated tokens, those of transcripts included.", |counts| {
+                &counts.completion_tokens
+            }),
         ];
         for (name, help, of) in COUNTED {
             head(&mut out, name, "counter", help);
@@ -251,7 +264,7 @@ impl Metrics {
         self.first_token.print(&mut out, "gyrus_first_token_seconds", "Time to the first token.");
         self.between_tokens.print(&mut out, "gyrus_between_tokens_seconds", "Time between tokens.");
         self.queue.print(&mut out, "gyrus_queue_seconds", "Time until a sequence has a slot.");
-        self.duration.print(&mut out, "gyrus_request_seconds", "Time of a whole generation.");
+        self.duration.print(&mut out, "gyrus_request_seconds", "Time of a whole request of a model.");
         out
     }
 }
@@ -280,7 +293,7 @@ mod tests {
         metrics.first_token.add(Duration::from_secs(100));
         metrics.response("/v1/models", 200);
         metrics.of("a\"b").completion_tokens.fetch_add(7, Ordering::Relaxed);
-        let text = metrics.to_text(&[], 3);
+        let text = metrics.to_text(&[], 3, &|_| true);
         for line in [
             "gyrus_first_token_seconds_bucket{le=\"0.001\"} 0",
             "gyrus_first_token_seconds_bucket{le=\"60\"} 1",
@@ -291,7 +304,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
         }
-        let json = metrics.to_json(&[]);
+        let json = metrics.to_json(&[], &|_| true);
         assert_eq!(json["models"]["a\"b"]["total_completion_tokens"], 7);
         assert_eq!(
             (&json["responses"]["2xx"], &json["first_token_seconds"]["count"]),

@@ -68,7 +68,7 @@ pub(crate) async fn unload(call: Call) -> Result<Response, Failure> {
 /// `/v1/metrics`.
 pub(crate) async fn metrics(call: Call) -> Result<Response, Failure> {
     let state = Arc::clone(&call.state);
-    let mut metrics = state.metrics.to_json(&state.now());
+    let mut metrics = state.metrics.to_json(&state.now(&call.caller), &|model| call.caller.may_use(model));
     metrics["in_flight"] = state.gate.taken().into();
     metrics["parallel"] = state.config.parallel.into();
     metrics["queue"] = state.config.queue.into();
@@ -78,7 +78,9 @@ pub(crate) async fn metrics(call: Call) -> Result<Response, Failure> {
 
 /// `/metrics`.
 pub(crate) async fn prometheus(call: Call) -> Result<Response, Failure> {
-    let text = call.state.metrics.to_text(&call.state.now(), call.state.gate.taken());
+    let (state, caller) = (&call.state, &call.caller);
+    let now = state.now(caller);
+    let text = state.metrics.to_text(&now, state.gate.taken(), &|model| caller.may_use(model));
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

@@ -11,6 +11,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use bytes::Bytes;
 
+use crate::body::Held;
 use crate::failure::{Failure, Kind, Wire};
 use crate::state::{Caller, State};
 use crate::{anthropic, body, health, llama_cpp, native, ollama, openai, openapi, page, tei};
@@ -22,6 +23,8 @@ pub(crate) struct Call {
     /// The last part of a path that ends with a parameter.
     pub(crate) parameter: String,
     pub(crate) body: Bytes,
+    /// The room that the body takes, for as long as something of it is used.
+    pub(crate) held: Arc<Held>,
 }
 
 type Answered = Pin<Box<dyn Future<Output = Result<Response, Failure>> + Send>>;
@@ -83,7 +86,7 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(POST "/api/show", "Ollama: describe a model", ["model"], false, ollama::manage::show),
     route!(GET "/api/ps", "Ollama: list loaded models", [], false, ollama::manage::ps),
     route!(GET "/api/version", "Ollama: the version", [], false, ollama::manage::version),
-    route!(POST "/api/pull", "Ollama: download a model", ["model"], false, ollama::manage::pull),
+    route!(POST "/api/pull", "Ollama: download a model", ["model"], false, ollama::pull::pull),
     route!(POST "/api/embed", "Ollama: compute vectors of texts", ["model", "input"], true, ollama::embed::embed),
     route!(POST "/api/embeddings", "Ollama: compute the vector of a text", ["model", "prompt"], true, ollama::embed::embeddings),
 
@@ -135,12 +138,14 @@ async fn handle(
         return state.full().response(wire);
     }
     let answered = async {
+        let mut held = state.bodies.hold();
         let body = match route.method {
-            Method::POST => body::read(&parts.headers, body, &state.config).await?,
+            Method::POST => body::read(&parts.headers, body, &state.config, &mut held).await?,
             _ => Bytes::new(),
         };
+        let held = Arc::new(held);
         let parameter = parameter.map(|Path(parameter)| parameter).unwrap_or_default();
-        (route.handler)(Call { state, caller, parameter, body }).await
+        (route.handler)(Call { state, caller, parameter, body, held }).await
     };
     answered.await.unwrap_or_else(|failure| failure.response(wire))
 }

@@ -15,7 +15,7 @@ use crate::gate::Ticket;
 use crate::keys::Slot;
 use crate::metrics::ModelCounts;
 use crate::models::Lease;
-use crate::state::{Caller, Phase, State};
+use crate::state::{Caller, State};
 use crate::wanted::{Wanted, WantedPrompt};
 
 /// A running generation. When it is dropped, also while it waits, the engine frees what it used.
@@ -41,7 +41,7 @@ pub(crate) async fn start(
     let ticket = state.gate.enter(wanted.choices).ok_or_else(|| state.full())?;
     let slot = caller.key.as_ref().map(|key| key.enter()).transpose()?;
     let started = Instant::now();
-    let lease = state.models.lease(&listed).await?.keep_alive(wanted.keep_alive);
+    let lease = state.models.lease(&listed).await?.keep_alive(state.kept(wanted.keep_alive));
     let most = state.config.request_timeout;
     wanted.time_limit = Some(wanted.time_limit.map_or(most, |limit| limit.min(most)));
     if state.config.log_prompts {
@@ -53,11 +53,8 @@ pub(crate) async fn start(
         let request = wanted.request(lease.model(), longest)?;
         let request = request.client(of_thread.client()).tenant(of_thread.tenant());
         let answer = lease.model().answer(request)?;
-        let mut phase = config_state.phase.subscribe();
-        let ending = Box::pin(async move {
-            // The state outlives every request.
-            let _ = phase.wait_for(|phase| *phase == Phase::Ending).await;
-        });
+        let of_end = Arc::clone(&config_state);
+        let ending = Box::pin(async move { of_end.ending().await });
         let meter = Meter::new(config_state, of_thread, lease.name(), started);
         Ok(Running { answer, meter, lease, ending, places: (ticket, slot) })
     };

@@ -89,9 +89,7 @@ impl SamplerFields {
         }
         fields.refuse(UNSUPPORTED)?;
         fields.ignore(WITHOUT_EFFECT);
-        // A negative seed of llama.cpp and Ollama is a random one; OpenAI's may be any number.
-        let seed = fields.integer("seed", i64::MIN, i64::MAX)?.filter(|seed| *seed != -1);
-        Ok(SamplerFields { set, logit_bias, seed: seed.map(|seed| seed as u64) })
+        Ok(SamplerFields { set, logit_bias, seed: seed(fields)? })
     }
 
     /// The sampler of a model.
@@ -109,6 +107,25 @@ impl SamplerFields {
         };
         self.set.iter().for_each(|(put, value)| put(&mut sampler, *value));
         sampler
+    }
+}
+
+/// The seed: any whole number of 64 bits, with a sign or without. -1 is a random one, as in llama.cpp and Ollama.
+fn seed(fields: &mut Fields) -> Result<Option<u64>, Failure> {
+    let Some(value) = fields.take("seed") else { return Ok(None) };
+    let signed = || value.as_i64().map(|seed| seed as u64);
+    // Some clients write whole numbers with a point.
+    let whole = || value.as_f64().filter(|seed| seed.fract() == 0.0);
+    let float = || match whole()? {
+        seed if (0.0..u64::MAX as f64).contains(&seed) => Some(seed as u64),
+        seed if (i64::MIN as f64..0.0).contains(&seed) => Some(seed as i64 as u64),
+        _ => None,
+    };
+    match value.as_u64().or_else(signed).or_else(float) {
+        Some(seed) => Ok(Some(seed).filter(|seed| *seed as i64 != -1 || value.as_u64().is_some())),
+        None => {
+            Err(fields.wrong("seed", format!("it must be a whole number from {} to {}", i64::MIN, u64::MAX)))
+        }
     }
 }
 
@@ -161,6 +178,27 @@ mod tests {
         assert_eq!((sampler.dynamic_temperature.range, sampler.dry.window), (0.3, u32::MAX));
         assert_eq!(sampler.mirostat.map(|mirostat| mirostat.tau), Some(4.0));
         assert_eq!(sampler.logit_bias, [(7, -100.0)]);
+    }
+
+    #[test]
+    fn seeds_are_all_numbers_of_64_bits() {
+        let of = |body: &str| seed(&mut Fields::parse(body.as_bytes()).unwrap());
+        for (text, expected) in [
+            ("7", Some(7)),
+            ("7.0", Some(7)),
+            ("-1", None),
+            ("-1.0", None),
+            ("-2", Some(u64::MAX - 1)),
+            ("9223372036854775808", Some(1 << 63)),
+            ("18446744073709551614", Some(u64::MAX - 1)),
+            ("18446744073709551615", Some(u64::MAX)),
+        ] {
+            assert_eq!(of(&format!(r#"{{"seed": {text}}}"#)).unwrap(), expected, "{text}");
+        }
+        for wrong in ["1.5", "1e20", "-1e19", "\"7\""] {
+            let error = of(&format!(r#"{{"seed": {wrong}}}"#)).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("seed"), "{wrong}");
+        }
     }
 
     #[test]

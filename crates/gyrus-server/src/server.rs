@@ -68,7 +68,7 @@ impl Server {
                 let models = Arc::clone(&state.models);
                 tokio::spawn(async move {
                     // A failure was logged, and whoever asks for the model gets it too.
-                    if let Ok(listed) = models.find(&name).await {
+                    if let Ok(listed) = models.find(&name, &|_| true).await {
                         let _ = models.lease(&listed).await;
                     }
                 });

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::body::Bodies;
 use crate::config::{Config, SetupError};
 use crate::failure::{Failure, Kind};
 use crate::gate::Gate;
+use crate::keep_alive::KeepAlive;
 use crate::keys::{Key, Keys};
 use crate::metrics::{Metrics, Now};
 use crate::models::{Listed, Registry, Source};
@@ -18,6 +20,8 @@ pub(crate) struct State {
     pub(crate) models: Arc<Registry>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) metrics: Metrics,
+    /// Bodies of requests in memory.
+    pub(crate) bodies: Arc<Bodies>,
     pub(crate) phase: watch::Sender<Phase>,
 }
 
@@ -58,16 +62,29 @@ impl State {
         let models = Registry::new(source, config.aliases.clone(), config.memory, config.keep_alive);
         let gate = Gate::new(config.parallel + config.queue);
         let (phase, _) = watch::channel(Phase::Serving);
-        Ok(Arc::new(State { config, keys, models, gate, metrics: Metrics::new(), phase }))
+        let bodies = Bodies::new(config.max_body);
+        Ok(Arc::new(State { config, keys, models, gate, metrics: Metrics::new(), bodies, phase }))
     }
 
     pub(crate) fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
 
+    /// Ready when the server ends running requests.
+    pub(crate) async fn ending(&self) {
+        let mut phase = self.phase.subscribe();
+        // The state outlives every request.
+        let _ = phase.wait_for(|phase| *phase == Phase::Ending).await;
+    }
+
+    /// How long a model is to stay after a request. Where clients do not manage models, they do not decide it.
+    pub(crate) fn kept(&self, asked: Option<KeepAlive>) -> Option<KeepAlive> {
+        asked.filter(|_| self.config.manage)
+    }
+
     /// The model of a name, if the caller may use it.
     pub(crate) async fn find(&self, caller: &Caller, name: &str) -> Result<Listed, Failure> {
-        let listed = self.models.find(name).await?;
+        let listed = self.models.find(name, &|model| caller.may_use(model)).await?;
         match &caller.key {
             Some(key) if !key.allows(&listed.name) => {
                 let message = format!("the key {:?} may not use the model {}", key.name, listed.name);
@@ -84,9 +101,9 @@ impl State {
         Failure::new(Kind::RateLimit, message).with_code("queue_full").with_retry(seconds)
     }
 
-    /// What the loaded models do now.
-    pub(crate) fn now(&self) -> Vec<Now> {
-        let all = self.models.all().into_iter();
+    /// What the loaded models do now that the caller may use.
+    pub(crate) fn now(&self, caller: &Caller) -> Vec<Now> {
+        let all = self.models.all().into_iter().filter(|entry| caller.may_use(&entry.name));
         let loaded =
             all.filter_map(|entry| entry.model().map(|(model, bytes)| (entry.name.clone(), model, bytes)));
         loaded
@@ -106,6 +123,11 @@ impl State {
 }
 
 impl Caller {
+    /// Whether the caller may use a model, and be told of it.
+    pub(crate) fn may_use(&self, model: &str) -> bool {
+        self.key.as_ref().is_none_or(|key| key.allows(model))
+    }
+
     /// What fair shares are counted by: the key, or else the address.
     pub(crate) fn client(&self) -> &str {
         self.key.as_ref().map_or(&self.address, |key| &key.name)

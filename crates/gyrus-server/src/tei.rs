@@ -1,13 +1,11 @@
 //! The routes of text-embeddings-inference.
 
-use std::sync::Arc;
-
 use axum::response::Response;
-use gyrus::{EmbedOptions, EmbedPrompt, RerankOptions};
+use gyrus::{EmbedOptions, EmbedPrompt, Ranked, RerankOptions};
 use serde_json::{Value, json};
 
 use crate::embeddings::{self, Inputs, MOST_TEXTS};
-use crate::failure::{Failure, json_response};
+use crate::failure::{Failure, to_json};
 use crate::fields::Fields;
 use crate::routes::Call;
 
@@ -25,9 +23,10 @@ pub(crate) async fn embed(call: Call) -> Result<Response, Failure> {
         normalize: Some(fields.boolean("normalize")?.unwrap_or(true)),
     };
     fields.finish()?;
-    let (_, found) = embeddings::embed(&call, &model, inputs, options, None).await?;
-    let vectors: Vec<&[f32]> = found.vectors().collect();
-    Ok(json_response(&vectors))
+    embeddings::embed(&call, &model, inputs, options, None, |_, found| {
+        to_json(&found.vectors().collect::<Vec<&[f32]>>())
+    })
+    .await
 }
 
 /// `/rerank`: texts in the order of their relevance.
@@ -37,25 +36,24 @@ pub(crate) async fn rerank(call: Call) -> Result<Response, Failure> {
     let query = fields.string("query")?.ok_or_else(|| fields.wrong("query", "it is missing"))?;
     let texts = fields.strings("texts", MOST_TEXTS)?;
     let texts = texts.filter(|texts| !texts.is_empty());
-    let texts = Arc::new(texts.ok_or_else(|| fields.wrong("texts", "it is missing"))?);
+    let texts = texts.ok_or_else(|| fields.wrong("texts", "it is missing"))?;
     check_direction(&mut fields)?;
     let raw = fields.boolean("raw_scores")?.unwrap_or(false);
     let with_text = fields.boolean("return_text")?.unwrap_or(false);
     let options = RerankOptions { truncate: fields.boolean("truncate")?.unwrap_or(false), instruction: None };
     fields.finish()?;
-    let (_, ranked) = embeddings::rank(&call, &model, query, Arc::clone(&texts), options).await?;
-    let results: Vec<Value> = ranked
-        .iter()
-        .map(|one| {
+    embeddings::rank(&call, &model, query, texts, options, move |_, ranked, texts| {
+        let result = |one: &Ranked| {
             let score = if raw { one.logit } else { one.score };
             let mut result = json!({ "index": one.index, "score": score });
             if with_text {
                 result["text"] = texts[one.index].as_str().into();
             }
             result
-        })
-        .collect();
-    Ok(json_response(&results))
+        };
+        to_json(&ranked.iter().map(result).collect::<Vec<Value>>())
+    })
+    .await
 }
 
 /// Texts are shortened at their end.

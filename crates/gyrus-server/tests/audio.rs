@@ -72,6 +72,38 @@ fn transcripts_equal_the_library_in_every_format() {
     assert_eq!((&last["type"], &last["text"]), (&"transcript.text.done".into(), &want.text().into()));
 }
 
+/// A stream begins when the file is transcribed. What is wrong before is a status, as without a stream.
+#[test]
+fn what_is_wrong_with_a_stream_is_a_status() {
+    let Some(source) = TestSource::tales() else { return };
+    let server = start_with(config(), source);
+    let (path, speech) = ("/v1/audio/transcriptions", speech());
+    let whisper = ("model", "whisper");
+    for (file, fields, status, part) in [
+        (&speech[..], vec![("model", "nothing"), ("stream", "true")], 404, "there is no model"),
+        (b"words", vec![whisper, ("stream", "True")], 400, "not audio"),
+        (&speech, vec![whisper, ("stream", "1"), ("language", "xx")], 400, "no language 'xx'"),
+        (&speech, vec![("model", "tales"), ("stream", "yes")], 400, "no transcripts"),
+        (&speech, vec![whisper, ("stream", "maybe")], 400, "stream: it must be true or false"),
+        (&speech, vec![whisper, ("vad", "maybe")], 400, "vad: it must be true or false"),
+        (&speech, vec![whisper, ("stream", "true"), ("response_format", "srt")], 400, "response_format: "),
+    ] {
+        let reply = form(server.address, path, Some(file), &fields);
+        assert_eq!(reply.status, status, "{fields:?}: {}", reply.text());
+        assert!(reply.text().contains(part), "{fields:?}: {}", reply.text());
+    }
+    let fields = [whisper, ("language", "en"), ("temperature", "0.5"), ("stream", "False")];
+    let whole = form(server.address, path, Some(&speech), &fields).json()["text"].clone();
+    assert!(whole.is_string());
+    let fields = [whisper, ("language", "en"), ("temperature", "0.5"), ("stream", "True")];
+    let streamed = form(server.address, path, Some(&speech), &fields);
+    let last: Value = serde_json::from_str(&streamed.events().last().unwrap().1).unwrap();
+    assert_eq!((&last["type"], &last["text"]), (&"transcript.text.done".into(), &whole));
+    let metrics = common::client::get(server.address, "/v1/metrics").json();
+    let counts = &metrics["models"]["whisper"];
+    assert!(counts["total_completion_tokens"].as_u64().unwrap() > 0, "{counts}");
+}
+
 #[test]
 fn what_is_wrong_with_a_form_is_said() {
     let Some(source) = TestSource::tales() else { return };

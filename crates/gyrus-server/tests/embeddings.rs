@@ -74,6 +74,16 @@ fn what_is_wrong_with_a_request_is_said() {
         ),
         ("/v1/rerank", json!({ "model": "ranker", "query": "x", "documents": [] }), "documents: from 1"),
         ("/embed", json!({ "model": "bert", "inputs": long }), "at most 128"),
+        (
+            "/v1/embeddings",
+            json!({ "model": "bert", "input": [2, 3], "prompt_name": "query" }),
+            "prompt_name: it changes texts",
+        ),
+        (
+            "/v1/embeddings",
+            json!({ "model": "bert", "input": [2, 3], "truncate": true }),
+            "truncate: it changes texts",
+        ),
     ] {
         let reply = post(server.address, path, &body);
         assert_eq!(reply.status, 400, "{path} {}", reply.text());

@@ -197,6 +197,27 @@ fn ollama_answers_equal_the_library() {
 }
 
 #[test]
+fn fields_of_thinking_are_checked() {
+    let Some(server) = start(config()) else { return };
+    let status = |thinking: Value| {
+        let body = json!({ "model": "tales", "max_tokens": 1, "thinking": thinking,
+            "messages": [{ "role": "user", "content": "hi" }] });
+        let reply = post(server.address, "/v1/messages", &body);
+        (reply.status, reply.text().to_owned())
+    };
+    assert_eq!(status(json!({ "type": "enabled", "budget_tokens": 1024 })).0, 200);
+    assert_eq!(status(json!({ "type": "disabled" })).0, 200);
+    for (thinking, name) in [
+        (json!({ "type": "enabled", "budget_token": 1024 }), "thinking.budget_token"),
+        (json!({ "type": "enabled", "budget_tokens": "many" }), "thinking.budget_tokens"),
+        (json!({ "type": "adaptive", "display": "omitted" }), "thinking.display"),
+    ] {
+        let (status, text) = status(thinking);
+        assert_eq!((status, text.contains(name)), (400, true), "{text}");
+    }
+}
+
+#[test]
 fn llama_cpp_routes_answer_as_its_server_does() {
     let Some(source) = TestSource::tales() else { return };
     let model = source.model();
@@ -215,6 +236,21 @@ fn llama_cpp_routes_answer_as_its_server_does() {
     let parsed: Vec<Value> = events.iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
     let text: String = parsed.iter().filter_map(|event| event["content"].as_str()).collect();
     assert_eq!((text, &parsed.last().unwrap()["stop"]), (expected, &json!(true)));
+    let probabilities: Vec<Value> = parsed
+        .iter()
+        .filter_map(|event| event["completion_probabilities"].as_array())
+        .flatten()
+        .cloned()
+        .collect();
+    assert_eq!(json!(probabilities), whole["completion_probabilities"]);
+    for (name, value) in
+        [("t_max_predict_ms", json!(5)), ("n_indent", json!(4)), ("post_sampling_probs", json!(true))]
+    {
+        let reply = post(server.address, "/completion", &json!({ "prompt": "a", name: value }));
+        assert_eq!((reply.status, reply.text().contains(name)), (400, true), "{}", reply.text());
+    }
+    let off = json!({ "prompt": "a", "n_predict": 1, "t_max_predict_ms": -1, "n_indent": 0, "post_sampling_probs": false });
+    assert_eq!(post(server.address, "/completion", &off).status, 200);
     let tokens =
         post(server.address, "/tokenize", &json!({ "content": "Once upon a time", "add_special": true }))
             .json();

@@ -204,6 +204,41 @@ fn origins_and_hosts_are_checked() {
     assert_eq!(reply.header("access-control-allow-headers"), Some("authorization, content-type"));
 }
 
+/// A server that others can reach and that has no keys can be reached by the same pages.
+#[test]
+fn hosts_are_checked_wherever_there_are_no_keys() {
+    let open = Config { listen: "0.0.0.0:0".parse().unwrap(), insecure: true, ..config() };
+    let hosts = vec!["chat.example".to_owned()];
+    let Some(server) = start(Config { hosts, ..open.clone() }) else { return };
+    let status = |address: SocketAddr, host: &str| {
+        let headers = [("host", host), ("authorization", "Bearer sk-0123456789abcdef")];
+        receive(send(address, "GET", "/v1/models", &headers, b"")).status
+    };
+    assert_eq!(status(server.address, "evil.example:8080"), 403);
+    for host in ["localhost", "192.168.1.7:8080", "[::1]:8080", "chat.example", "Chat.Example:443"] {
+        assert_eq!(status(server.address, host), 200, "{host}");
+    }
+    let key = Some("sk-0123456789abcdef".to_owned());
+    let Some(server) = start(Config { api_key: key, ..open }) else { return };
+    assert_eq!(status(server.address, "any.example"), 200, "a key is enough");
+}
+
+/// An image of another site's page is loaded without an origin.
+#[test]
+fn pages_of_other_sites_load_no_model() {
+    let cors = vec!["https://chat.example".to_owned()];
+    let Some(server) = start(Config { cors, ..config() }) else { return };
+    let status =
+        |headers: &[(&str, &str)]| receive(send(server.address, "GET", "/props", headers, b"")).status;
+    for site in ["cross-site", "same-site"] {
+        assert_eq!(status(&[("sec-fetch-site", site), ("sec-fetch-mode", "no-cors")]), 403);
+    }
+    assert_eq!(get(server.address, "/v1/models/tales").json()["status"], "unloaded");
+    assert_eq!(status(&[("sec-fetch-site", "cross-site"), ("origin", "https://chat.example")]), 200);
+    assert_eq!(status(&[("sec-fetch-site", "none")]), 200);
+    assert_eq!(status(&[]), 200);
+}
+
 #[test]
 fn running_requests_end_before_the_server_does() {
     let Some(mut server) = start(config()) else { return };

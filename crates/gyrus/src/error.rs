@@ -59,6 +59,23 @@ pub enum Error {
         /// The most there may be.
         most: usize,
     },
+    /// A text has no tokens to compute anything from.
+    #[error("text {} has no tokens", .index + 1)]
+    NoTokens {
+        /// The index of the text.
+        index: usize,
+    },
+    /// What the model computed for a text is NaN or infinite.
+    #[error("the model computed NaN or infinity in text {} {}", .index + 1, not_finite(*.precision))]
+    TextNotFinite {
+        /// The index of the text.
+        index: usize,
+        /// The precision of the computation.
+        precision: Precision,
+    },
+    /// The caller of the work has stopped it.
+    #[error("the work was stopped before its end")]
+    Stopped,
     /// The model has a feature that is not supported.
     #[error("{0} is not supported")]
     Unsupported(String),

@@ -191,3 +191,98 @@ fn models_of_the_wrong_kind_are_refused_by_name() {
     let errors = errors.map(|error| error.unwrap().to_string());
     insta::assert_snapshot!(errors.join("\n"));
 }
+
+/// A query that leaves no room for documents would give all of them one score.
+#[test]
+fn a_query_that_is_too_long_is_refused_also_if_documents_may_be_truncated() {
+    for name in ["bert-reranker", "qwen3-reranker"] {
+        let limit = Options { context: Some(120), ..options(Precision::Exact) };
+        let reranker = Reranker::open(&fixture(name), &limit).unwrap();
+        assert_eq!(reranker.max_tokens(), 120);
+        let truncate = RerankOptions { truncate: true, ..RerankOptions::default() };
+        let documents = ["a red ship", "the old bridge", "snow"];
+        let error = reranker.scores(&"cat ".repeat(200), &documents, &truncate).unwrap_err().to_string();
+        assert!(error.starts_with("the query has "), "{name}: {error}");
+    }
+}
+
+#[test]
+fn work_can_be_stopped_before_each_pass() {
+    let embedder = Embedder::open(&fixture("bert"), &options(Precision::Exact)).unwrap();
+    let texts = vec!["cat ".repeat(100); 30];
+    let whole = embedder.embed(&texts, &EmbedOptions::default()).unwrap();
+    let passes = std::sync::Mutex::new(Vec::new());
+    let embed = |most: usize| {
+        passes.lock().unwrap().clear();
+        let goes_on = |tokens: usize| {
+            let mut passes = passes.lock().unwrap();
+            passes.extend((tokens > 0).then_some(tokens));
+            passes.len() <= most
+        };
+        embedder.embed_while(&texts, &EmbedOptions::default(), &goes_on)
+    };
+    assert_eq!(embed(usize::MAX).unwrap().values, whole.values);
+    let counted = passes.lock().unwrap().clone();
+    assert_eq!((counted.iter().sum::<usize>(), counted.len() > 2), (whole.tokens, true));
+    assert!(matches!(embed(1), Err(gyrus::Error::Stopped)));
+    assert_eq!(passes.lock().unwrap().len(), 2);
+    let reranker = Reranker::open(&fixture("bert-reranker"), &options(Precision::Exact)).unwrap();
+    let ranked = reranker.rank_while("a cat", &texts, &RerankOptions::default(), &|tokens| tokens == 0);
+    assert!(matches!(ranked, Err(gyrus::Error::Stopped)));
+}
+
+/// A copy of a fixture in another folder.
+fn copied(name: &str) -> gyrus_testkit::tempfile::TempDir {
+    fn copy(from: &std::path::Path, to: &std::path::Path) {
+        std::fs::create_dir_all(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            let to = to.join(entry.file_name());
+            match entry.file_type().unwrap().is_dir() {
+                true => copy(&entry.path(), &to),
+                false => drop(std::fs::copy(entry.path(), to).unwrap()),
+            }
+        }
+    }
+    let folder = gyrus_testkit::tempfile::tempdir().unwrap();
+    copy(&fixture(name), folder.path());
+    folder
+}
+
+/// A model that is damaged is not a mistake of the request.
+#[test]
+fn errors_say_which_text_has_none_or_is_not_finite() {
+    let embedder = Embedder::open(&fixture("bert"), &options(Precision::Exact)).unwrap();
+    let error = embedder.embed_ids(&[vec![2, 3], Vec::new()], &EmbedOptions::default()).unwrap_err();
+    assert!(matches!(error, gyrus::Error::NoTokens { index: 1 }), "{error:?}");
+    let folder = copied("bert");
+    let path = folder.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let head = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    // All weights are NaN in bf16.
+    bytes[head..].chunks_exact_mut(2).for_each(|weight| weight.copy_from_slice(&0x7fc0u16.to_le_bytes()));
+    std::fs::write(&path, bytes).unwrap();
+    let embedder = Embedder::open(folder.path(), &options(Precision::Exact)).unwrap();
+    let error = embedder.embed(&["a cat"], &EmbedOptions::default()).unwrap_err();
+    assert!(matches!(error, gyrus::Error::TextNotFinite { index: 0, .. }), "{error:?}");
+}
+
+/// The folder of a module may be that of the model, and never one outside.
+#[test]
+fn modules_are_read_in_the_folder_of_the_model() {
+    let folder = copied("bert");
+    let modules = |path: &str| {
+        let modules = serde_json::json!([
+            { "idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer" },
+            { "idx": 1, "name": "1", "path": path, "type": "sentence_transformers.models.Pooling" },
+        ]);
+        std::fs::write(folder.path().join("modules.json"), modules.to_string()).unwrap();
+        Embedder::open(folder.path(), &options(Precision::Exact)).err().map(|error| error.to_string())
+    };
+    assert_eq!(modules("1_Pooling"), None);
+    assert_eq!(modules("").as_deref(), Some("config.json: it names no pooling"));
+    for outside in ["..", "/etc", "1_Pooling/../.."] {
+        let error = modules(outside).unwrap();
+        assert!(error.contains("is no folder") && error.contains(outside), "{error}");
+    }
+}

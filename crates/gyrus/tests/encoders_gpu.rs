@@ -88,3 +88,29 @@ fn rerankers_have_the_logits_of_the_cpu() {
         }
     }
 }
+
+/// A device's largest pass limits the texts of a decoder with logits. What is reported is what can be computed.
+#[test]
+fn a_reranker_takes_as_many_tokens_as_it_says() {
+    let Some(name) = adapter() else { return };
+    let folder = gyrus_testkit::tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(fixture("qwen3-reranker")).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    let path = folder.path().join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["max_position_embeddings"] = 4096.into();
+    config["_name_or_path"] = "qwen3-reranker".into();
+    std::fs::write(&path, config.to_string()).unwrap();
+    let options = options(Precision::Exact, Device::Gpu(Some(name)));
+    let reranker = Reranker::open(folder.path(), &options).unwrap();
+    let most = reranker.max_tokens();
+    let long = ["cat ".repeat(4000)];
+    match reranker.scores("a cat", &long, &RerankOptions::default()) {
+        Err(gyrus::Error::TextTooLong { most: said, .. }) => assert_eq!(said, most),
+        other => panic!("{other:?}"),
+    }
+    let truncate = RerankOptions { truncate: true, ..RerankOptions::default() };
+    reranker.scores("a cat", &long, &truncate).unwrap();
+}

@@ -71,7 +71,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) cors: Vec<String>,
 
-    /// A name by which clients may call a local server without keys, besides localhost and addresses
+    /// A name by which clients may call a server without keys, besides localhost and addresses
     #[arg(long, value_name = "NAME")]
     pub(crate) host_name: Vec<String>,
 

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
+use gyrus::{ModelKind, Transcriber};
 use gyrus_formats::{Checkpoint, Format};
-use gyrus_server::Details;
+use gyrus_server::{Details, Purpose};
 use gyrus_tensor::DType;
 
 use crate::cache::{self, Provenance};
@@ -75,6 +76,18 @@ impl Known {
     }
 }
 
+/// What a model does, if its files can be understood.
+fn purpose(model: &Checkpoint) -> Option<Purpose> {
+    if Transcriber::recognises(model) {
+        return Some(Purpose::Transcripts);
+    }
+    Some(match ModelKind::of(model).ok()? {
+        ModelKind::Language => Purpose::Text,
+        ModelKind::Embedder => Purpose::Embeddings,
+        ModelKind::Reranker => Purpose::Ranks,
+    })
+}
+
 /// What is in a model, without its digest.
 pub(super) fn of_model(model: &Checkpoint) -> Details {
     let mut types: BTreeMap<DType, u64> = BTreeMap::new();
@@ -102,6 +115,7 @@ pub(super) fn of_model(model: &Checkpoint) -> Details {
             (None, None) => String::new(),
         },
         digest: None,
+        purpose: purpose(model),
     }
 }
 
@@ -140,6 +154,15 @@ mod tests {
             (&details.format[..], &details.family[..], &details.quantization[..], details.parameters),
             ("gguf", "qwen3", "Q8_0", expected)
         );
+        assert_eq!(details.purpose, Some(Purpose::Text));
+        for (path, expected) in [
+            ("encoders/bert", Purpose::Embeddings),
+            ("encoders/bert-reranker", Purpose::Ranks),
+            ("whisper", Purpose::Transcripts),
+        ] {
+            let path = gyrus_testkit::repository().join("tests/data").join(path);
+            assert_eq!(of_model(&Checkpoint::open(&path).unwrap()).purpose, Some(expected), "{path:?}");
+        }
         let source = ModelSource::BuiltIn { name: entry.about.name, bytes };
         let digest = digest_of(&source, &Environment::of_test(Path::new("cache"), "")).unwrap();
         assert_eq!(digest, Digest::of(bytes).to_string());

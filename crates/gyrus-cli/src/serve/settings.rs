@@ -19,7 +19,11 @@ pub(super) fn with_file(path: &Path) -> Result<ServerArgs> {
 }
 
 fn merge(text: &str, own: impl Iterator<Item = OsString>) -> Result<ServerArgs> {
-    let table: Table = toml::from_str(text).map_err(|error| anyhow!("{error}"))?;
+    // The parser's own message would quote the line, which may hold a key.
+    let table: Table = toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
+        anyhow!("not TOML, line {line}: {}", error.message())
+    })?;
     let mut arguments: Vec<OsString> = ["gyrus", "serve"].map(OsString::from).to_vec();
     arguments.extend(flags(&table)?.into_iter().map(OsString::from));
     arguments.extend(own);
@@ -125,9 +129,11 @@ mod tests {
             ("model = '--insecure'", "is no model"),
             ("alias = { a = 1 }", "alias.a"),
             ("queue = ", "TOML"),
+            ("queue = 1\napi_key = 'sk-0123456789abcdef\nlisten = 2", "line 2"),
+            ("api_key = sk-0123456789abcdef", "line 1"),
         ] {
             let error = merged(text, &[]).unwrap_err();
-            assert!(error.contains(part), "{text}: {error}");
+            assert!(error.contains(part) && !error.contains("0123456789"), "{text}: {error}");
         }
     }
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use gyrus::speech::SpeechOptions;
 use gyrus::{Embedder, Model, ModelKind, Options, Precision, Reranker, Transcriber};
 use gyrus_formats::{Access, Bytes, Checkpoint};
-use gyrus_server::{Details, Listed, Pulled, Served, Source, SourceError};
+use gyrus_server::{Details, Listed, Pulled, Purpose, Served, Source, SourceError};
 
 use super::details::{self, Known};
 use crate::catalogue::{About, CATALOGUE, Named, ON_THE_HUB, Origin};
@@ -245,6 +245,7 @@ impl Source for Models {
                 parameters: synthetic.parameters(),
                 quantization: synthetic.dtype().name().to_owned(),
                 digest: None,
+                purpose: Some(Purpose::Text),
             };
         }
         let Ok(source) = self.find(name) else {

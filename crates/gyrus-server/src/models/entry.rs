@@ -1,11 +1,11 @@
 //! One model and its state.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use gyrus::{Driver, Model};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::served::Served;
 use crate::failure::Failure;
@@ -19,6 +19,8 @@ pub(crate) struct Entry {
     changes: watch::Sender<u64>,
     /// Requests that hold the model.
     users: AtomicUsize,
+    /// The one place of work that is no generation, for which requests wait in their order.
+    pub(super) turns: Arc<Semaphore>,
 }
 
 struct State {
@@ -85,7 +87,13 @@ impl Entry {
             keep_alive,
         };
         let (changes, _) = watch::channel(0);
-        Entry { name, state: Mutex::new(state), changes, users: AtomicUsize::new(0) }
+        Entry {
+            name,
+            state: Mutex::new(state),
+            changes,
+            users: AtomicUsize::new(0),
+            turns: Arc::new(Semaphore::new(1)),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

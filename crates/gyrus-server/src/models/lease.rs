@@ -1,9 +1,11 @@
 use std::sync::Arc;
 
 use gyrus::Model;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::entry::Entry;
 use super::served::Served;
+use crate::failure::Failure;
 use crate::keep_alive::KeepAlive;
 
 /// A model that is in use. It stays loaded until the lease is dropped.
@@ -26,6 +28,12 @@ impl Lease {
 
     pub(crate) fn name(&self) -> &str {
         &self.entry.name
+    }
+
+    /// Waits until no other request works with the model. Generations need no turn: they have the scheduler.
+    pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        let turns = Arc::clone(&self.entry.turns);
+        turns.acquire_owned().await.map_err(|_| Failure::server("the model is gone"))
     }
 
     /// The model, of any kind.

@@ -2,12 +2,14 @@
 
 mod entry;
 mod lease;
+mod pulls;
 mod registry;
 mod served;
 mod source;
 
 pub(crate) use entry::StateName;
 pub(crate) use lease::Lease;
+pub(crate) use pulls::PullStep;
 pub(crate) use registry::Registry;
-pub use served::Served;
+pub use served::{Purpose, Served};
 pub use source::{Details, Listed, Pulled, Source, SourceError};

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::entry::{Claim, Entry, Loaded, StateName};
 use super::lease::Lease;
+use super::pulls::{PullStep, Pulls};
 use super::source::{Details, Listed, Source};
 use crate::failure::{Failure, Kind};
 use crate::keep_alive::KeepAlive;
@@ -34,6 +36,7 @@ pub(crate) struct Registry {
     keep_alive: KeepAlive,
     /// One model is loaded at a time, so that the budget is counted right.
     loading: tokio::sync::Mutex<()>,
+    pulls: Arc<Pulls>,
 }
 
 impl Registry {
@@ -51,6 +54,7 @@ impl Registry {
             budget,
             keep_alive,
             loading: tokio::sync::Mutex::new(()),
+            pulls: Pulls::new(),
         })
     }
 
@@ -90,14 +94,24 @@ impl Registry {
         read.map_err(|error| Failure::server(format!("the models cannot be described: {error}")))
     }
 
+    /// The download of a model of the list. It ends when nobody waits for it.
+    pub(crate) fn pull(self: &Arc<Registry>, name: &str) -> watch::Receiver<PullStep> {
+        let registry = Arc::clone(self);
+        self.pulls.join(&self.source, name, move || registry.forget_list())
+    }
+
     /// Asks the source again for what it has, since that has changed.
-    pub(crate) fn forget_list(&self) {
+    fn forget_list(&self) {
         *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// The model of a name: exact, an alias, or in another case; with Ollama's `:latest` or without. An empty name is the
-    /// default model.
-    pub(crate) async fn find(&self, name: &str) -> Result<Listed, Failure> {
+    /// default model. An error names only models that the caller may be told of.
+    pub(crate) async fn find(
+        &self,
+        name: &str,
+        may_use: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Listed, Failure> {
         let listed = self.list().await?;
         let name = self.aliases.get(name).map_or(name, String::as_str);
         let short = name.strip_suffix(":latest").unwrap_or(name);
@@ -113,8 +127,10 @@ impl Registry {
             return Ok(found.clone());
         }
         let shown: String = name.chars().take(100).collect();
-        let names = listed.iter().filter(|one| one.is_present).map(|one| one.name.as_str());
-        let near = nearest(short, names.chain(self.aliases.keys().map(String::as_str)));
+        let names = listed.iter().filter(|one| one.is_present && may_use(&one.name));
+        let aliases = self.aliases.iter().filter(|(_, model)| may_use(model));
+        let names = names.map(|one| one.name.as_str()).chain(aliases.map(|(alias, _)| alias.as_str()));
+        let near = nearest(short, names);
         let hint = match near.is_empty() {
             true => "GET /v1/models lists the models".to_owned(),
             false => format!("near are {}", near.join(", ")),

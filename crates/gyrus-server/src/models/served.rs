@@ -15,7 +15,29 @@ pub enum Served {
     Transcriber(Transcriber),
 }
 
+/// What a model does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// It generates text.
+    Text,
+    /// It computes embeddings.
+    Embeddings,
+    /// It computes the relevance of documents.
+    Ranks,
+    /// It writes what is said.
+    Transcripts,
+}
+
 impl Served {
+    pub(crate) fn purpose(&self) -> Purpose {
+        match self {
+            Served::Language(_) => Purpose::Text,
+            Served::Embedder(_) => Purpose::Embeddings,
+            Served::Reranker(_) => Purpose::Ranks,
+            Served::Transcriber(_) => Purpose::Transcripts,
+        }
+    }
+
     /// What it does, for errors.
     pub(crate) fn does(&self) -> &'static str {
         match self {

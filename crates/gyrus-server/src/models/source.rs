@@ -1,6 +1,6 @@
 use std::time::SystemTime;
 
-use super::served::Served;
+use super::served::{Purpose, Served};
 
 /// Where a server's models come from. The server itself knows neither files nor downloads.
 ///
@@ -57,6 +57,8 @@ pub struct Details {
     pub quantization: String,
     /// The SHA-256 of its file, in hexadecimal digits.
     pub digest: Option<String>,
+    /// What it does.
+    pub purpose: Option<Purpose>,
 }
 
 /// How far a download is.

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use axum::response::Response;
 use gyrus::{EmbedOptions, EmbedPrompt};
-use serde_json::json;
+use serde::Serialize;
 
 use crate::embeddings::{self, Inputs, MOST_TEXTS};
-use crate::failure::{Failure, json_response};
+use crate::failure::{Failure, to_json};
 use crate::fields::Fields;
 use crate::keep_alive::KeepAlive;
 use crate::routes::Call;
@@ -28,16 +28,32 @@ pub(crate) async fn embed(call: Call) -> Result<Response, Failure> {
     let keep_alive = keep_alive(&mut fields)?;
     fields.ignore(&["options"]);
     fields.finish()?;
-    let (name, found) = embeddings::embed(&call, &model, Inputs::Texts(texts), options, keep_alive).await?;
-    let vectors: Vec<&[f32]> = found.vectors().collect();
-    let nanoseconds = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    Ok(json_response(&json!({
-        "model": name,
-        "embeddings": vectors,
-        "total_duration": nanoseconds,
-        "load_duration": 0,
-        "prompt_eval_count": found.tokens,
-    })))
+    let inputs = Inputs::Texts(texts);
+    embeddings::embed(&call, &model, inputs, options, keep_alive, move |model, found| {
+        to_json(&Vectors {
+            model,
+            embeddings: found.vectors().collect(),
+            total_duration: u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            load_duration: 0,
+            prompt_eval_count: found.tokens,
+        })
+    })
+    .await
+}
+
+/// The answer. It borrows the vectors: as values of JSON they would take many times their memory.
+#[derive(Serialize)]
+struct Vectors<'a> {
+    model: &'a str,
+    embeddings: Vec<&'a [f32]>,
+    total_duration: u64,
+    load_duration: u64,
+    prompt_eval_count: usize,
+}
+
+#[derive(Serialize)]
+struct OneVector<'a> {
+    embedding: &'a [f32],
 }
 
 /// The vector of one text.
@@ -50,8 +66,10 @@ pub(crate) async fn embeddings(call: Call) -> Result<Response, Failure> {
     fields.finish()?;
     let options = EmbedOptions { truncate: true, ..EmbedOptions::default() };
     let inputs = Inputs::Texts(vec![text]);
-    let (_, found) = embeddings::embed(&call, &model, inputs, options, keep_alive).await?;
-    Ok(json_response(&json!({ "embedding": found.values })))
+    embeddings::embed(&call, &model, inputs, options, keep_alive, |_, found| {
+        to_json(&OneVector { embedding: &found.values })
+    })
+    .await
 }
 
 fn keep_alive(fields: &mut Fields) -> Result<Option<KeepAlive>, Failure> {

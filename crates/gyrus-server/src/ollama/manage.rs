@@ -1,24 +1,15 @@
-//! Models over Ollama's API: lists, descriptions, downloads.
+//! Models over Ollama's API: lists and descriptions.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use axum::body::Body;
-use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use bytes::Bytes;
 use gyrus::tools::knows_tools;
-use http_body::Frame;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tracing::{info, warn};
 
-use crate::failure::{Failure, Wire, json_response};
+use crate::failure::{Failure, json_response};
 use crate::fields::Fields;
-use crate::models::{Details, Listed, Pulled};
+use crate::models::{Details, Listed, Purpose};
 use crate::routes::Call;
-use crate::stream::json_line;
 use crate::time;
 
 /// The version of Ollama whose API is followed. Clients compare it to know what they can ask for, so it is not this
@@ -53,7 +44,7 @@ pub(crate) async fn tags(call: Call) -> Result<Response, Failure> {
 pub(crate) async fn ps(call: Call) -> Result<Response, Failure> {
     let listed = call.state.models.list().await?;
     let mut models = Vec::new();
-    for entry in call.state.models.all() {
+    for entry in call.state.models.all().into_iter().filter(|entry| call.caller.may_use(&entry.name)) {
         let Some((served, bytes)) = entry.served() else { continue };
         let Some(one) = listed.iter().find(|one| one.name == entry.name) else { continue };
         let details = call.state.models.details(vec![one.name.clone()]).await?;
@@ -97,10 +88,11 @@ pub(crate) async fn show(call: Call) -> Result<Response, Failure> {
     if !details.family.is_empty() {
         value["model_info"]["general.architecture"] = details.family.clone().into();
     }
-    let loaded = call.state.models.known(&listed.name).and_then(|entry| entry.model());
+    let loaded = call.state.models.known(&listed.name).and_then(|entry| entry.served());
+    let purpose = loaded.as_ref().map(|(served, _)| served.purpose()).or(details.purpose);
     let mut template = None;
     let mut can_infill = false;
-    if let Some((model, _)) = loaded {
+    if let Some(model) = loaded.as_ref().and_then(|(served, _)| served.model()) {
         let architecture = model.config().architecture.clone();
         template = model.chat_format().ok().map(|format| format.source().to_owned());
         let special = model.tokenizer().map(|tokenizer| tokenizer.special_ids());
@@ -114,12 +106,18 @@ pub(crate) async fn show(call: Call) -> Result<Response, Failure> {
         let read = tokio::task::spawn_blocking(move || source.template(&listed.name));
         template = read.await.ok().flatten();
     }
-    value["capabilities"] = capabilities(template.as_deref().unwrap_or_default(), can_infill).into();
+    value["capabilities"] = match purpose.unwrap_or(Purpose::Text) {
+        Purpose::Text => capabilities(template.as_deref().unwrap_or_default(), can_infill),
+        Purpose::Embeddings => vec!["embedding"],
+        // Ollama has no words for these.
+        Purpose::Ranks | Purpose::Transcripts => Vec::new(),
+    }
+    .into();
     value["template"] = template.unwrap_or_default().into();
     Ok(json_response(&value))
 }
 
-/// What a model can do, by its chat template: `tools` if it writes tools into the prompt, `thinking` if it can switch
+/// What a language model can do, by its chat template: `tools` if it writes tools into the prompt, `thinking` if it can switch
 /// reasoning; `insert` if there are tokens to fill a gap with.
 fn capabilities(template: &str, can_infill: bool) -> Vec<&'static str> {
     let thinks = ["enable_thinking", "reasoning_effort"].iter().any(|name| template.contains(name));
@@ -157,88 +155,6 @@ fn parameter_size(parameters: u64) -> String {
         1_000_000.. => format!("{:.2}M", n / 1e6),
         1_000.. => format!("{:.0}K", n / 1e3),
         _ => parameters.to_string(),
-    }
-}
-
-/// `/api/pull`: downloads a model of the catalogue, with its progress.
-pub(crate) async fn pull(call: Call) -> Result<Response, Failure> {
-    call.state.check_managed()?;
-    let mut fields = Fields::parse(&call.body)?;
-    let old = fields.string("name")?;
-    let name = fields.string("model")?.or(old).ok_or_else(|| fields.wrong("model", "it is missing"))?;
-    let stream = fields.boolean("stream")?.unwrap_or(true);
-    fields.refuse(&["insecure"])?;
-    fields.finish()?;
-    let listed = call.state.find(&call.caller, &name).await?;
-    let details = call.state.models.details(vec![listed.name.clone()]).await?;
-    let digest = details.into_iter().next().and_then(|details| details.digest);
-    // Clients tell the layers of a model apart by it.
-    let layer_id = digest.map_or_else(|| listed.name.clone(), |digest| format!("sha256:{digest}"));
-    let (send, lines) = mpsc::channel::<Value>(64);
-    let (source, models) = (call.state.models.source(), std::sync::Arc::clone(&call.state.models));
-    let task = tokio::task::spawn_blocking(move || {
-        let status = |status: &str| json!({ "status": status });
-        let _ = send.blocking_send(status("pulling manifest"));
-        let layer = format!("pulling {}", listed.name);
-        let mut progress = |Pulled { done, total }: Pulled| {
-            let mut line = json!({ "status": layer, "digest": layer_id, "completed": done });
-            if let Some(total) = total {
-                line["total"] = total.into();
-            }
-            // A client that is slow misses steps; one that has gone ends the download.
-            !matches!(send.try_send(line), Err(mpsc::error::TrySendError::Closed(_)))
-        };
-        let pulled = if listed.is_present { Ok(()) } else { source.pull(&listed.name, &mut progress) };
-        models.forget_list();
-        let last = match pulled {
-            Ok(()) => {
-                info!(model = %listed.name, "pulled");
-                status("success")
-            }
-            Err(error) => {
-                warn!(model = %listed.name, "not pulled: {error}");
-                Failure::server(error.message).to_json(Wire::Ollama)
-            }
-        };
-        let _ = send.blocking_send(last.clone());
-        last
-    });
-    if stream {
-        let mut response = Response::new(Body::new(Progress { lines }));
-        let kind = HeaderValue::from_static("application/x-ndjson");
-        response.headers_mut().insert(header::CONTENT_TYPE, kind);
-        return Ok(response);
-    }
-    // Taken until the end, so that nobody waits for the channel.
-    let mut lines = lines;
-    while lines.recv().await.is_some() {}
-    let last = task.await.map_err(|error| Failure::server(format!("the download failed: {error}")))?;
-    match last.get("error").and_then(Value::as_str) {
-        None => Ok(json_response(&last)),
-        Some(message) => Err(Failure::server(message)),
-    }
-}
-
-/// A body of lines.
-struct Progress {
-    lines: mpsc::Receiver<Value>,
-}
-
-impl http_body::Body for Progress {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.lines.poll_recv(context).map(|line| {
-            line.map(|line| {
-                let mut out = Vec::new();
-                json_line(&mut out, &line);
-                Ok(Frame::data(Bytes::from(out)))
-            })
-        })
     }
 }
 

@@ -1,8 +1,9 @@
-//! Ollama's API: `/api/chat` and `/api/generate`; the rest is in `manage`.
+//! Ollama's API: `/api/chat` and `/api/generate`; the rest is in the modules.
 
 pub(crate) mod embed;
 mod lines;
 pub(crate) mod manage;
+pub(crate) mod pull;
 
 use axum::response::Response;
 use gyrus::constrain::Source;
@@ -185,7 +186,7 @@ async fn load(call: &Call, wanted: &Wanted, shape: Shape) -> Result<Response, Fa
         call.state.check_managed()?;
         call.state.models.unload(&listed.name).await;
     } else {
-        drop(call.state.models.lease(&listed).await?.keep_alive(wanted.keep_alive));
+        drop(call.state.models.lease(&listed).await?.keep_alive(call.state.kept(wanted.keep_alive)));
     }
     Ok(json_response(&ended(&listed.name, shape, if is_over { "unload" } else { "load" })))
 }

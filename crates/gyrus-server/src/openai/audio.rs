@@ -1,29 +1,24 @@
 //! `/v1/audio/transcriptions` and `/v1/audio/translations`.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
 use gyrus::audio::{Limits, Waveform};
 use gyrus::speech::{SpeechEvent, SpeechRequest, Task, Transcript};
-use http_body::Frame;
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::oneshot;
 
-use crate::embeddings::{run, wrong_kind};
-use crate::failure::{Failure, Wire, json_response};
+use super::events;
+use crate::embeddings::wrong_kind;
+use crate::failure::{Failure, Kind, Wire, json_response};
 use crate::models::{Lease, Served};
 use crate::multipart;
 use crate::routes::Call;
-use crate::stream::sse;
+use crate::work::{Progress, run};
 
 /// The longest recording.
 const LIMITS: Limits = Limits { seconds: 4.0 * 3600.0 };
-/// Events that wait for a slow client before the decoder waits, too.
-const EVENTS: usize = 64;
 
 /// What is said.
 pub(crate) async fn transcribe(call: Call) -> Result<Response, Failure> {
@@ -65,7 +60,8 @@ impl Form {
             }
             let text = String::from_utf8(part.content.to_vec())
                 .map_err(|_| Failure::field(part.name.as_str(), "it is not UTF-8"))?;
-            let wrong = |problem: &str| Err(Failure::field(part.name.as_str(), problem));
+            let refused = |problem: &str| Failure::field(part.name.as_str(), problem);
+            let wrong = |problem: &str| Err(refused(problem));
             match part.name.as_str() {
                 "model" => model = text,
                 "language" if text.is_empty() => {}
@@ -92,13 +88,28 @@ impl Form {
                     "segment" => {}
                     _ => return wrong("it must be word or segment"),
                 },
-                "stream" => stream = text == "true",
-                "vad" => request.voice_activity = text == "true",
+                "stream" => stream = truth(&text).ok_or_else(|| refused("it must be true or false"))?,
+                "vad" => {
+                    request.voice_activity =
+                        truth(&text).ok_or_else(|| refused("it must be true or false"))?
+                }
                 _ => return wrong("there is no such field"),
             }
         }
         let file = file.ok_or_else(|| Failure::field("file", "it is missing"))?;
+        if stream && format != Format::Json {
+            return Err(Failure::field("response_format", "it must be json for an answer that streams"));
+        }
         Ok(Form { model, file, format, stream, request })
+    }
+}
+
+/// A word for true or false, as clients in several languages write them into forms.
+fn truth(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Some(true),
+        "false" | "0" | "no" | "off" | "" => Some(false),
+        _ => None,
     }
 }
 
@@ -108,20 +119,23 @@ async fn create(call: Call, task: Task) -> Result<Response, Failure> {
     if stream {
         return streamed(call, model, file, request).await;
     }
-    let transcript =
-        run(&call, &model, None, move |lease| listen(lease, &file, &request, &mut |_| true)).await?;
-    Ok(match format {
-        Format::Json => json_response(&json!({ "text": transcript.text() })),
-        Format::VerboseJson => json_response(&verbose(&transcript, task)),
-        Format::Text => plain(format!("{}\n", transcript.text()), "text/plain; charset=utf-8"),
-        Format::Srt => plain(transcript.to_srt(), "application/x-subrip; charset=utf-8"),
-        Format::Vtt => plain(transcript.to_vtt(), "text/vtt; charset=utf-8"),
-    })
+    let work = move |lease: &Lease, progress: &Progress| {
+        let transcript = listen(lease, progress, &file, &request, &mut |_| true)?;
+        Ok(match format {
+            Format::Json => json_response(&json!({ "text": transcript.text() })),
+            Format::VerboseJson => json_response(&verbose(&transcript, task)),
+            Format::Text => plain(format!("{}\n", transcript.text()), "text/plain; charset=utf-8"),
+            Format::Srt => plain(transcript.to_srt(), "application/x-subrip; charset=utf-8"),
+            Format::Vtt => plain(transcript.to_vtt(), "text/vtt; charset=utf-8"),
+        })
+    };
+    run(&call, &model, None, work).await
 }
 
-/// Decodes a file and transcribes it.
+/// Decodes a file and transcribes it, for as long as somebody waits for it and `event` returns true.
 fn listen(
     lease: &Lease,
+    progress: &Progress,
     file: &Bytes,
     request: &SpeechRequest,
     event: &mut dyn FnMut(SpeechEvent<'_>) -> bool,
@@ -131,7 +145,16 @@ fn listen(
     };
     let audio = Waveform::decode(file.to_vec(), &LIMITS)
         .map_err(|error| Failure::field("file", error.to_string()))?;
-    let mut all = transcriber.transcribe_all(&[&audio], request, event)?;
+    if !progress.goes_on() {
+        return Err(gyrus::Error::Stopped.into());
+    }
+    let mut watched = |happened: SpeechEvent<'_>| {
+        if let SpeechEvent::Segment { segment, .. } = &happened {
+            progress.wrote(segment.tokens.len());
+        }
+        progress.goes_on() && event(happened)
+    };
+    let mut all = transcriber.transcribe_all(&[&audio], request, &mut watched)?;
     Ok(all.pop().unwrap_or_default())
 }
 
@@ -155,59 +178,60 @@ fn plain(text: String, kind: &'static str) -> Response {
     response
 }
 
-/// Server-sent events: a delta for each segment that has settled, then the whole text. A client that goes away ends the work.
+/// Server-sent events: a delta for each segment that has settled, then the whole text. They begin with the first sign that
+/// the file is transcribed, so that what is wrong with a request is a status. A client that goes away ends the work.
 async fn streamed(
     call: Call,
     model: String,
     file: Bytes,
     request: SpeechRequest,
 ) -> Result<Response, Failure> {
-    let (sender, receiver) = mpsc::channel::<Bytes>(EVENTS);
-    let write = |data: serde_json::Value| {
-        let mut out = Vec::new();
-        sse(&mut out, None, &data);
-        Bytes::from(out)
-    };
-    tokio::spawn(async move {
-        let deltas = sender.clone();
-        let done = run(&call, &model, None, move |lease| {
-            listen(lease, &file, &request, &mut |event| match event {
-                SpeechEvent::Segment { segment, .. } => {
-                    let delta = json!({ "type": "transcript.text.delta", "delta": segment.text });
-                    deltas.blocking_send(write(delta)).is_ok()
-                }
-                _ => !deltas.is_closed(),
-            })
-        });
-        let last = match done.await {
-            Ok(transcript) => json!({ "type": "transcript.text.done", "text": transcript.text() }),
-            Err(failure) => {
-                let mut error = failure.to_json(Wire::OpenAi);
-                error["type"] = "error".into();
-                error
+    let (sender, events) = events::channel();
+    let (begin, begun) = oneshot::channel();
+    let deltas = sender.clone();
+    let listen = move |lease: &Lease, progress: &Progress| {
+        let (mut begin, mut is_late) = (Some(begin), false);
+        let transcript = listen(lease, progress, &file, &request, &mut |event| {
+            if let Some(begin) = begin.take() {
+                let _ = begin.send(());
             }
-        };
-        // A client that has gone does not read it.
-        let _ = sender.send(write(last)).await;
-    });
-    let mut response = Response::new(Body::new(Events(receiver)));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    Ok(response)
+            if let SpeechEvent::Segment { segment, .. } = event {
+                let delta = json!({ "type": "transcript.text.delta", "delta": segment.text });
+                is_late = !deltas.send(&delta);
+            }
+            !is_late
+        })?;
+        match is_late {
+            true => Err(Failure::new(Kind::Timeout, "the client takes the events too slowly")),
+            false => Ok(transcript.text()),
+        }
+    };
+    let mut work = Box::pin(async move { run(&call, &model, None, listen).await });
+    let done = tokio::select! {
+        done = &mut work => Some(done?),
+        Ok(()) = begun => None,
+    };
+    match done {
+        Some(text) => drop(sender.send_last(&last(Ok(text)))),
+        None => drop(tokio::spawn(async move {
+            let done = tokio::select! {
+                done = work => done,
+                () = sender.closed() => return,
+            };
+            sender.send_last(&last(done));
+        })),
+    }
+    Ok(events.response())
 }
 
-/// A body of events as they come.
-struct Events(mpsc::Receiver<Bytes>);
-
-impl http_body::Body for Events {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.0.poll_recv(context).map(|event| event.map(|bytes| Ok(Frame::data(bytes))))
+/// The last event.
+fn last(done: Result<String, Failure>) -> serde_json::Value {
+    match done {
+        Ok(text) => json!({ "type": "transcript.text.done", "text": text }),
+        Err(failure) => {
+            let mut error = failure.to_json(Wire::OpenAi);
+            error["type"] = "error".into();
+            error
+        }
     }
 }

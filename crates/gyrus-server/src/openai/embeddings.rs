@@ -1,13 +1,12 @@
 //! `/v1/embeddings`, and `/v1/rerank` as Jina and Cohere have it.
 
-use std::sync::Arc;
-
 use axum::response::Response;
 use gyrus::{EmbedOptions, EmbedPrompt, RerankOptions};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::embeddings::{self, Inputs, MOST_TEXTS};
-use crate::failure::{Failure, json_response};
+use crate::failure::{Failure, to_json};
 use crate::fields::Fields;
 use crate::routes::Call;
 
@@ -30,20 +29,44 @@ pub(crate) async fn create(call: Call) -> Result<Response, Failure> {
     };
     fields.ignore(&["user", "safety_identifier"]);
     fields.finish()?;
-    let (name, found) = embeddings::embed(&call, &model, inputs, options, None).await?;
-    let data: Vec<Value> = found
-        .vectors()
-        .enumerate()
-        .map(|(index, vector)| {
-            let embedding = match as_base64 {
-                true => Value::from(embeddings::base64(vector)),
-                false => json!(vector),
-            };
-            json!({ "object": "embedding", "index": index, "embedding": embedding })
-        })
-        .collect();
-    let usage = json!({ "prompt_tokens": found.tokens, "total_tokens": found.tokens });
-    Ok(json_response(&json!({ "object": "list", "data": data, "model": name, "usage": usage })))
+    embeddings::embed(&call, &model, inputs, options, None, move |model, found| {
+        let vector = |(index, vector): (usize, _)| Vector {
+            object: "embedding",
+            index,
+            embedding: if as_base64 {
+                Numbers::Base64(embeddings::base64(vector))
+            } else {
+                Numbers::Floats(vector)
+            },
+        };
+        let data = found.vectors().enumerate().map(vector).collect();
+        let usage = json!({ "prompt_tokens": found.tokens, "total_tokens": found.tokens });
+        to_json(&Vectors { object: "list", data, model, usage })
+    })
+    .await
+}
+
+/// The answer with all vectors. It borrows them: as values of JSON they would take many times their memory.
+#[derive(Serialize)]
+struct Vectors<'a> {
+    object: &'static str,
+    data: Vec<Vector<'a>>,
+    model: &'a str,
+    usage: Value,
+}
+
+#[derive(Serialize)]
+struct Vector<'a> {
+    object: &'static str,
+    index: usize,
+    embedding: Numbers<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Numbers<'a> {
+    Floats(&'a [f32]),
+    Base64(String),
 }
 
 /// Documents in the order of their relevance.
@@ -60,20 +83,21 @@ pub(crate) async fn rerank(call: Call) -> Result<Response, Failure> {
     };
     fields.ignore(&["user"]);
     fields.finish()?;
-    let documents = Arc::new(documents);
-    let (name, mut ranked) = embeddings::rank(&call, &model, query, Arc::clone(&documents), options).await?;
-    ranked.truncate(top.unwrap_or(usize::MAX));
-    let results: Vec<Value> = ranked
-        .iter()
-        .map(|one| {
-            let mut result = json!({ "index": one.index, "relevance_score": one.score });
-            if with_documents {
-                result["document"] = json!({ "text": documents[one.index] });
-            }
-            result
-        })
-        .collect();
-    Ok(json_response(&json!({ "object": "list", "model": name, "results": results })))
+    embeddings::rank(&call, &model, query, documents, options, move |model, ranked, documents| {
+        let results: Vec<Value> = ranked
+            .iter()
+            .take(top.unwrap_or(usize::MAX))
+            .map(|one| {
+                let mut result = json!({ "index": one.index, "relevance_score": one.score });
+                if with_documents {
+                    result["document"] = json!({ "text": documents[one.index] });
+                }
+                result
+            })
+            .collect();
+        to_json(&json!({ "object": "list", "model": model, "results": results }))
+    })
+    .await
 }
 
 /// Texts, or objects with a text.

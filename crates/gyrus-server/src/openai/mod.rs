@@ -5,6 +5,7 @@ pub(crate) mod chat;
 mod chunk;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
+mod events;
 mod logprobs;
 pub(crate) mod models;
 mod response_stream;

@@ -112,6 +112,7 @@ impl Source for TestSource {
             parameters: 7_000_000,
             quantization: "Q8_0".to_owned(),
             digest: Some("ab".repeat(32)),
+            purpose: None,
         }
     }
 

@@ -73,7 +73,7 @@ const DOCUMENTS = [
   ["~~~\n```\n~~~", "code:(```)"],
   ["```\nopen", "code:(open)"],
   ["a\n---\n***\n_ _ _", "p(a) hr hr hr"],
-  ["| a | b |\n|:-:|--:|\n| 1 | `x|y` |\n| 2 |\n\nb", "table(center,right;a,b;1,`x|y`/2,) p(b)"],
+  ["| a | b |\n|:-:|--:|\n| 1 | `x|y` |\n| 2 |\n\nb", "table(center,right;a,b;1,`x|y`/2) p(b)"],
   ["a | b\nno table", "p(a | b\nno table)"],
   ["#hash\n#\n####### seven", "p(#hash) h1() p(####### seven)"],
   ["text\n1999. was a year\n1. a", "p(text\n1999. was a year) ol1[p(a)]"],
@@ -83,6 +83,28 @@ const DOCUMENTS = [
 
 test("blocks", () => {
   for (const [text, expected] of DOCUMENTS) assert.strictEqual(outline(parseBlocks(text)), expected, text);
+});
+
+test("tables have no more cells than their text has characters", () => {
+  const head = (columns) => `${"a|".repeat(columns)}\n${"-|".repeat(columns)}\n`;
+  const cells = (blocks) => blocks.reduce((sum, block) =>
+    sum + (block.type === "table" ? block.head.length + block.rows.reduce((n, row) => n + row.length, 0) : 0), 0);
+  for (const text of [
+    head(90) + "|\n".repeat(100_000),
+    (head(90) + "|\n".repeat(300)).repeat(300),
+    head(990) + "|\n".repeat(100_000),
+    head(2) + "a|b\n".repeat(100_000),
+  ]) {
+    const started = performance.now();
+    const blocks = parseBlocks(text);
+    const ms = performance.now() - started;
+    assert.ok(cells(blocks) <= text.length, `${cells(blocks)} cells`);
+    assert.ok(ms < 2000, `${ms} ms`);
+  }
+  // What is beyond the limits is text.
+  assert.strictEqual(parseBlocks(head(101))[0].type, "paragraph");
+  const [table, rest] = parseBlocks(head(2) + "a|b\n".repeat(5_003));
+  assert.deepStrictEqual([table.rows.length, rest.type, rest.text], [5_000, "paragraph", "a|b\na|b\na|b"]);
 });
 
 test("text that grows gives the blocks of the whole text", () => {

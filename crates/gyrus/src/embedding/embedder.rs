@@ -4,7 +4,7 @@ use gyrus_formats::Checkpoint;
 use gyrus_kernels::{Plan, Precision};
 use gyrus_tensor::DType;
 
-use super::engine::{Engine, Tokens};
+use super::engine::{Engine, GoesOn, Tokens};
 use super::pooling::{self, Pooling};
 use super::settings::Settings;
 use crate::arch::encoder::{self, EncoderTask, Quantized};
@@ -123,17 +123,41 @@ impl Embedder {
 
     /// The vectors of texts. Each is computed from its own text alone, bit for bit, whatever the others are.
     pub fn embed(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Embeddings, Error> {
+        self.embed_while(texts, options, &|_| true)
+    }
+
+    /// Like [`Embedder::embed`], but it can be stopped: `goes_on` is called before each text is encoded, with 0, and before each
+    /// pass, with the tokens of the pass. Where it returns false, the work ends with [`Error::Stopped`].
+    pub fn embed_while(
+        &self,
+        texts: &[impl AsRef<str>],
+        options: &EmbedOptions,
+        goes_on: &dyn Fn(usize) -> bool,
+    ) -> Result<Embeddings, Error> {
         let dimensions = self.checked_dimensions(options)?;
         let prompt = self.prompt(&options.prompt)?;
         let mut all = Vec::with_capacity(texts.len());
         for (index, text) in texts.iter().enumerate() {
+            if !goes_on(0) {
+                return Err(Error::Stopped);
+            }
             all.push(self.tokens(prompt, text.as_ref(), index, options.truncate)?);
         }
-        self.embed_tokens(&all, self.skipped(prompt), dimensions, options.normalize)
+        self.embed_tokens(&all, self.skipped(prompt), dimensions, options.normalize, goes_on)
     }
 
     /// The vectors of texts as tokens, special tokens included. Prompts are not added, and nothing is truncated.
     pub fn embed_ids(&self, texts: &[Vec<u32>], options: &EmbedOptions) -> Result<Embeddings, Error> {
+        self.embed_ids_while(texts, options, &|_| true)
+    }
+
+    /// Like [`Embedder::embed_ids`], but it can be stopped before each pass, as [`Embedder::embed_while`] can.
+    pub fn embed_ids_while(
+        &self,
+        texts: &[Vec<u32>],
+        options: &EmbedOptions,
+        goes_on: &dyn Fn(usize) -> bool,
+    ) -> Result<Embeddings, Error> {
         let vocab = self.engine.plan().vocab;
         let mut all = Vec::with_capacity(texts.len());
         for (index, ids) in texts.iter().enumerate() {
@@ -141,14 +165,14 @@ impl Embedder {
                 return Err(Error::TokenId { id, vocab });
             }
             if ids.is_empty() {
-                return Err(Error::Request(format!("text {} has no tokens", index + 1)));
+                return Err(Error::NoTokens { index });
             }
             let mut ids = ids.clone();
             self.engine.shorten(&mut ids, 0, index, false)?;
             all.push(Tokens { ids, types: Vec::new() });
         }
         let dimensions = self.checked_dimensions(options)?;
-        self.embed_tokens(&all, 0, dimensions, options.normalize)
+        self.embed_tokens(&all, 0, dimensions, options.normalize, goes_on)
     }
 
     /// Elements of the vectors that are asked for.
@@ -178,6 +202,7 @@ impl Embedder {
         skipped: usize,
         dimensions: usize,
         normalize: Option<bool>,
+        goes_on: GoesOn<'_>,
     ) -> Result<Embeddings, Error> {
         let width = self.engine.width();
         let normalize = normalize.unwrap_or(self.settings.normalize);
@@ -185,6 +210,7 @@ impl Embedder {
         self.engine.run(
             texts,
             |count| self.pooling.rows(count),
+            goes_on,
             |_, rows| {
                 let mut vector = match self.pooling {
                     Pooling::Mean => pooling::mean(rows, width, skipped),
@@ -235,7 +261,7 @@ impl Embedder {
         self.engine.width()
     }
 
-    /// The most tokens of a text, special tokens included.
+    /// The most tokens of a text, special tokens included: as many as the model and a pass of its device take.
     pub fn max_tokens(&self) -> usize {
         self.engine.max_tokens
     }

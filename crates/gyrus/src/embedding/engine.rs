@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gyrus_formats::Checkpoint;
-use gyrus_kernels::{Backend, BackendError, Batch, Inputs, KV_BLOCK, KvSize, Plan, Precision, RowKind};
+use gyrus_kernels::{Backend, BackendError, Batch, Inputs, KV_BLOCK, KvSize, Plan, RowKind};
 use gyrus_text::{Special, Tokenizer};
 
 use crate::device::DeviceInfo;
@@ -22,18 +22,23 @@ pub(super) struct Tokens {
     pub(super) types: Vec<u32>,
 }
 
+/// Is asked before each text is encoded, with 0, and before each pass, with the tokens of the pass. It returns whether to go
+/// on.
+pub(super) type GoesOn<'a> = &'a dyn Fn(usize) -> bool;
+
 /// A model that computes whole texts, and its tokenizer. All threads can share it; passes run one after the other.
 pub(super) struct Engine {
     plan: Arc<Plan>,
     backend: Mutex<Box<dyn Backend>>,
     pub(super) tokenizer: Tokenizer,
     pub(super) device: DeviceInfo,
-    /// The most tokens of a text.
+    /// The most tokens of a text: those that the model was made for, or those of the device's largest pass, since no text is
+    /// divided.
     pub(super) max_tokens: usize,
     /// Blocks of the KV cache.
     blocks: usize,
-    /// The most rows of a pass.
-    most_rows: usize,
+    /// Rows of a pass of several texts.
+    pass_rows: usize,
     /// Whether the batch has extents: rows attend to positions after their own.
     has_extents: bool,
 }
@@ -74,9 +79,10 @@ impl Engine {
         let LoadedBackend { backend, device, .. } = loader.load()?;
         let has_extents = plan.demands(&plan.forward).extents;
         let most_rows = backend.batch_rows();
+        let (max_tokens, pass_rows) = (max_tokens.min(most_rows), PASS_ROWS.min(most_rows));
         let plan = Arc::new(plan);
         let backend = Mutex::new(backend);
-        Ok(Engine { plan, backend, tokenizer, device, max_tokens, blocks, most_rows, has_extents })
+        Ok(Engine { plan, backend, tokenizer, device, max_tokens, blocks, pass_rows, has_extents })
     }
 
     pub(super) fn plan(&self) -> &Plan {
@@ -106,7 +112,7 @@ impl Engine {
         ids.splice(0..0, prefix.iter().copied());
         ids.extend_from_slice(suffix);
         if ids.is_empty() {
-            return Err(Error::Request(format!("text {} has no tokens", index + 1)));
+            return Err(Error::NoTokens { index });
         }
         Ok(Tokens { ids, types: Vec::new() })
     }
@@ -119,7 +125,7 @@ impl Engine {
         index: usize,
         truncate: bool,
     ) -> Result<(), Error> {
-        let most = self.max_tokens.min(self.most_rows);
+        let most = self.max_tokens;
         if ids.len() + added > most {
             if !truncate {
                 return Err(Error::TextTooLong { index, tokens: ids.len() + added, most });
@@ -135,19 +141,23 @@ impl Engine {
         &self,
         texts: &[Tokens],
         wanted: impl Fn(usize) -> std::ops::Range<usize>,
+        goes_on: GoesOn<'_>,
         mut found: impl FnMut(usize, &[f32]),
     ) -> Result<(), Error> {
         let mut first = 0;
         while first < texts.len() {
             let (mut end, mut rows, mut blocks) = (first, 0, 0);
-            let most = PASS_ROWS.min(self.most_rows);
             while let Some(text) = texts.get(end) {
-                rows += text.ids.len();
-                blocks += text.ids.len().div_ceil(KV_BLOCK);
-                if end > first && (rows > most || blocks > self.blocks) {
+                let (more, more_blocks) = (text.ids.len(), text.ids.len().div_ceil(KV_BLOCK));
+                if end > first && (rows + more > self.pass_rows || blocks + more_blocks > self.blocks) {
                     break;
                 }
+                rows += more;
+                blocks += more_blocks;
                 end += 1;
+            }
+            if !goes_on(rows) {
+                return Err(Error::Stopped);
             }
             self.pass(&texts[first..end], first, &wanted, &mut found)?;
             first = end;
@@ -205,7 +215,8 @@ impl Engine {
             Ok(results) => results,
             Err(BackendError::NotFinite { row }) => {
                 let text = sequences.get(row).map_or(0, |sequence| *sequence as usize);
-                return Err(self.not_finite(index + text));
+                let precision = self.plan.precision;
+                return Err(Error::TextNotFinite { index: index + text, precision });
             }
             Err(error) => return Err(error.into()),
         };
@@ -216,16 +227,5 @@ impl Engine {
             at += elems;
         }
         Ok(())
-    }
-
-    fn not_finite(&self, index: usize) -> Error {
-        let precision = match self.plan.precision {
-            Precision::Exact => "exact",
-            Precision::Fast => "fast",
-        };
-        Error::Request(format!(
-            "the model computed NaN or infinity in text {}, in {precision} precision",
-            index + 1
-        ))
     }
 }

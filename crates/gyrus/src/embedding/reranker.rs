@@ -5,7 +5,7 @@ use gyrus_kernels::Plan;
 use gyrus_text::Special;
 
 use super::embedder::quantize;
-use super::engine::{Engine, Tokens};
+use super::engine::{Engine, GoesOn, Tokens};
 use super::{gguf_settings, prompts, sentence_transformers};
 use crate::arch::encoder::{self, EncoderTask};
 use crate::arch::{self, Head};
@@ -134,8 +134,24 @@ impl Reranker {
         documents: &[impl AsRef<str>],
         options: &RerankOptions,
     ) -> Result<Vec<Ranked>, Error> {
+        self.scores_while(query, documents, options, &|_| true)
+    }
+
+    fn scores_while(
+        &self,
+        query: &str,
+        documents: &[impl AsRef<str>],
+        options: &RerankOptions,
+        goes_on: GoesOn<'_>,
+    ) -> Result<Vec<Ranked>, Error> {
+        if !matches!(self.kind, Kind::CrossEncoder { .. }) {
+            self.check_question(query, options)?;
+        }
         let mut texts = Vec::with_capacity(documents.len());
         for (index, document) in documents.iter().enumerate() {
+            if !goes_on(0) {
+                return Err(Error::Stopped);
+            }
             texts.push(match self.kind {
                 Kind::CrossEncoder { typed } => {
                     self.pair(query, document.as_ref(), index, typed, options.truncate)?
@@ -148,7 +164,7 @@ impl Reranker {
             Kind::CrossEncoder { .. } => 0..1,
             _ => count - 1..count,
         };
-        self.engine.run(&texts, wanted, |index, result| {
+        self.engine.run(&texts, wanted, goes_on, |index, result| {
             let logit = match self.kind {
                 Kind::CrossEncoder { .. } => result[0],
                 Kind::Tokens { yes, no } => result[yes as usize] - result[no as usize],
@@ -167,7 +183,19 @@ impl Reranker {
         documents: &[impl AsRef<str>],
         options: &RerankOptions,
     ) -> Result<Vec<Ranked>, Error> {
-        let mut ranked = self.scores(query, documents, options)?;
+        self.rank_while(query, documents, options, &|_| true)
+    }
+
+    /// Like [`Reranker::rank`], but it can be stopped: `goes_on` is called before each document is encoded, with 0, and before
+    /// each pass, with the tokens of the pass. Where it returns false, the work ends with [`Error::Stopped`].
+    pub fn rank_while(
+        &self,
+        query: &str,
+        documents: &[impl AsRef<str>],
+        options: &RerankOptions,
+        goes_on: &dyn Fn(usize) -> bool,
+    ) -> Result<Vec<Ranked>, Error> {
+        let mut ranked = self.scores_while(query, documents, options, goes_on)?;
         ranked.sort_by(|a, b| b.logit.total_cmp(&a.logit).then(a.index.cmp(&b.index)));
         Ok(ranked)
     }
@@ -186,12 +214,7 @@ impl Reranker {
         let query = tokenizer.encode(query, Special::Literal, false);
         let mut document = tokenizer.encode(document, Special::Literal, false);
         let added = pair.prefix.len() + query.len() + pair.between.len() + pair.suffix.len();
-        if added >= self.engine.max_tokens {
-            let (tokens, most) = (added, self.engine.max_tokens);
-            return Err(Error::Request(format!(
-                "the query has {tokens} tokens, at most {most} are possible"
-            )));
-        }
+        self.check_query(added)?;
         self.engine.shorten(&mut document, added, index, truncate)?;
         let mut ids = pair.prefix.clone();
         ids.extend(query);
@@ -205,6 +228,29 @@ impl Reranker {
             [a, b] => (0..ids.len()).map(|at| if at < first { a } else { b }).collect(),
         };
         Ok(Tokens { ids, types })
+    }
+
+    /// Refuses a query that, with all that is around it, leaves no room for a document: all documents would get one score.
+    fn check_query(&self, tokens: usize) -> Result<(), Error> {
+        let most = self.engine.max_tokens;
+        if tokens >= most {
+            let what =
+                format!("the query has {tokens} tokens with those around it, fewer than {most} are possible");
+            return Err(Error::Request(what));
+        }
+        Ok(())
+    }
+
+    /// Checks the part of a question that is before its document.
+    fn check_question(&self, query: &str, options: &RerankOptions) -> Result<(), Error> {
+        let tokenizer = &self.engine.tokenizer;
+        let instruction = options.instruction.as_deref().unwrap_or(prompts::INSTRUCTION);
+        let count = |text: &str, special| tokenizer.encode(text, special, false).len();
+        self.check_query(
+            count(prompts::BEFORE, Special::Parse)
+                + count(&prompts::question(instruction, query), Special::Literal)
+                + count(prompts::AFTER, Special::Parse),
+        )
     }
 
     /// The question whether a document is relevant, as a language model's prompt.
@@ -227,7 +273,8 @@ impl Reranker {
         Ok(Tokens { ids, types: Vec::new() })
     }
 
-    /// The most tokens of query and document together, special tokens included.
+    /// The most tokens of query and document together, special tokens included: as many as the model and a pass of its device
+    /// take.
     pub fn max_tokens(&self) -> usize {
         self.engine.max_tokens
     }
@@ -283,8 +330,7 @@ pub(super) fn decoder_kind(model: &Checkpoint) -> Result<Option<Kind>, Error> {
         if kind != "LogitScore" {
             continue;
         }
-        let config =
-            sentence_transformers::json(model, &format!("{folder}/config.json"))?.unwrap_or_default();
+        let config = sentence_transformers::config(model, &folder)?.unwrap_or_default();
         let id = |key: &str| config[key].as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX);
         return Ok(Some(Kind::Tokens { yes: id("true_token_id"), no: id("false_token_id") }));
     }

@@ -16,6 +16,16 @@ pub(super) fn json(model: &Checkpoint, name: &str) -> Result<Option<Value>, Erro
     Ok(Some(value))
 }
 
+/// The name of a module's configuration. The folder of the model itself is empty.
+fn config_name(folder: &str) -> String {
+    if folder.is_empty() { "config.json".to_owned() } else { format!("{folder}/config.json") }
+}
+
+/// A module's configuration.
+pub(super) fn config(model: &Checkpoint, folder: &str) -> Result<Option<Value>, Error> {
+    json(model, &config_name(folder))
+}
+
 /// The modules of a model: the last part of each type's name, and its folder.
 pub(super) fn modules(model: &Checkpoint) -> Result<Option<Vec<(String, String)>>, Error> {
     let Some(value) = json(model, "modules.json")? else { return Ok(None) };
@@ -79,7 +89,7 @@ fn limit(value: &Value) -> Option<usize> {
 }
 
 fn pooling(model: &Checkpoint, folder: &str, settings: &mut Settings) -> Result<(), Error> {
-    let name = format!("{folder}/config.json");
+    let name = config_name(folder);
     let Some(config) = json(model, &name)? else {
         return Err(Error::Setting(format!("{name}: the file is missing")));
     };
