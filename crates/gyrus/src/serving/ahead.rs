@@ -13,7 +13,7 @@ use super::scheduler::{Ahead, Scheduler};
 use super::sequence::Sequence;
 
 /// How long the host takes to wake.
-const WAKE: Duration = Duration::from_micros(100);
+const WAKE: Duration = Duration::from_micros(200);
 
 /// How long before the rows of a step are complete it is submitted at the latest: the host wakes, and records the kernels
 /// that sample and the rows of the step after it. Otherwise the device has nothing to do meanwhile.
