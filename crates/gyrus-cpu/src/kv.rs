@@ -58,6 +58,9 @@ struct Layer {
     values: Elems,
 }
 
+/// How many rows ahead those to be written are prefetched.
+const PREFETCH_ROWS: usize = 8;
+
 /// Elements in an anonymous mapping: zero at first, committed page by page when written. A failed mapping is
 /// an error, not an abort.
 struct Elems {
@@ -136,6 +139,14 @@ impl KvStore {
         let size = KV_BLOCK * head_dim;
         let body = |keys_out: &Out, values_out: &Out, head: usize| {
             for (i, row) in rows.iter().enumerate() {
+                // A head's part of a row is a few cache lines, and the next row's is pages away.
+                for from in [&keys, &values] {
+                    let next = (i + PREFETCH_ROWS) * from.stride + head * head_dim;
+                    from.data
+                        .get(next..next + head_dim)
+                        .into_iter()
+                        .for_each(|part| Stored::F32(part).prefetch());
+                }
                 let position = row.position as usize;
                 let first = (row.table[position / KV_BLOCK] as usize * kv_heads + head) * size;
                 let slot = position % KV_BLOCK;

@@ -164,6 +164,7 @@ impl Output<'_> {
     ///
     /// # Safety
     /// No other thread writes these elements during the loop.
+    #[inline]
     unsafe fn put(&self, row: usize, column: usize, values: &[f32]) {
         let row = self.rows.map_or(row, |rows| rows[row] as usize);
         let at = row * self.n + column;
@@ -173,6 +174,24 @@ impl Output<'_> {
             out.iter_mut().zip(values).for_each(|(out, v)| *out += v);
         } else {
             out.copy_from_slice(values);
+        }
+    }
+
+    /// [`Output::put`] of a number of values that the compiler knows: it needs no call to copy them.
+    ///
+    /// # Safety
+    /// No other thread writes these elements during the loop.
+    #[inline(always)]
+    unsafe fn put_array<const N: usize>(&self, row: usize, column: usize, values: &[f32; N]) {
+        let row = self.rows.map_or(row, |rows| rows[row] as usize);
+        let at = row * self.n + column;
+        // SAFETY: the caller upholds the contract.
+        let out = unsafe { self.data.part(at..at + N) };
+        let Some(out) = out.first_chunk_mut::<N>() else { return };
+        if self.accumulate {
+            out.iter_mut().zip(values).for_each(|(out, v)| *out += v);
+        } else {
+            *out = *values;
         }
     }
 }
@@ -230,7 +249,12 @@ fn multiply_pairs(
             unsafe { tile(panels, quantized, count, &mut sums) };
             for (r, sums) in sums[..count].iter().enumerate() {
                 // SAFETY: tasks write disjoint rectangles of rows and units.
-                unsafe { out.put(row + r, column + unit * LANES, &sums[..lanes]) };
+                unsafe {
+                    match lanes {
+                        PAIR_LANES => out.put_array(row + r, column + unit * LANES, sums),
+                        _ => out.put(row + r, column + unit * LANES, &sums[..lanes]),
+                    }
+                }
             }
         }
         unit += 2;
@@ -254,8 +278,14 @@ fn multiply_float_panels(
             let count = float_panels::TILE.min(rows.end - row);
             columns.multiply(x.isa, unit, &x.tiles[row * k..(row + count) * k], &mut sums);
             for (r, sums) in sums[..count].iter().enumerate() {
+                let column = column + unit * float_panels::ROWS;
                 // SAFETY: tasks write disjoint rectangles of rows and units.
-                unsafe { out.put(row + r, column + unit * float_panels::ROWS, &sums[..lanes]) };
+                unsafe {
+                    match lanes {
+                        float_panels::ROWS => out.put_array(row + r, column, sums),
+                        _ => out.put(row + r, column, &sums[..lanes]),
+                    }
+                }
             }
         }
     }
