@@ -14,7 +14,7 @@ const TOGETHER: Duration = Duration::from_millis(16);
 const BETWEEN_STEPS: f64 = 1.75;
 /// On a backend that computes when it is called, tokens come after this many times the time of a step while a prompt is read.
 /// Such a backend keeps to the time itself.
-const HOST_GAP: f64 = 4.25;
+const HOST_GAP: f64 = 3.9;
 /// Steps that it may take among a chunk, for each that is expected.
 const HOST_SPARE: f64 = 1.25;
 /// The least time of a part, on a device and on the host: where steps are shorter than anybody notices, prompts that wait
