@@ -1,6 +1,7 @@
 //! The heap of the process.
 
 /// Buffers from this size on are mapped by themselves, and as much free memory stays at the end of an arena.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE: usize = 1 << 20;
 
 /// Makes the allocator return large buffers to the system when they are freed, for processes that load and unload models.

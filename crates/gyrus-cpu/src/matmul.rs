@@ -198,6 +198,7 @@ impl Output<'_> {
 
 type Span = std::ops::Range<usize>;
 
+/// Several rows take two panels at a time, where the instruction set can.
 fn multiply_quant_panels(
     x: &Input,
     panels: &QuantPanels,
@@ -207,59 +208,57 @@ fn multiply_quant_panels(
     out: &Output,
     column: usize,
 ) {
-    let units = multiply_pairs(x, panels, weight, units, rows.clone(), out, column);
+    let pair = panels.pair_tile(x.isa).filter(|_| rows.len() > 1);
     let tile = panels.tile(x.isa);
-    let mut sums = [[0.0; LANES]; TILE];
-    for unit in units {
-        let panel = panels.panel(unit);
-        let lanes = LANES.min(weight.rows() - unit * LANES);
-        for row in rows.clone().step_by(TILE) {
-            let count = TILE.min(rows.end - row);
-            let quantized = &x.quantized[row * x.blocks..(row + count) * x.blocks];
-            // SAFETY: the tile was chosen for this `Isa` and format; `quantized` holds `count` rows.
-            unsafe { tile(panel, quantized, count, &mut sums) };
-            for (r, sums) in sums[..count].iter().enumerate() {
-                // SAFETY: tasks write disjoint rectangles of rows and units.
-                unsafe { out.put(row + r, column + unit * LANES, &sums[..lanes]) };
+    let mut unit = units.start;
+    while unit < units.end {
+        let (left, column) = (weight.rows() - unit * LANES, column + unit * LANES);
+        match pair.filter(|_| unit + 2 <= units.end) {
+            Some(tile) => {
+                let panels = panels.pair(unit);
+                let tile = |x: &[QBlock], count: usize, sums: &mut [[f32; PAIR_LANES]; TILE]| {
+                    // SAFETY: the tile was chosen for this `Isa` and format; `x` holds `count` rows.
+                    unsafe { tile(panels, x, count, sums) }
+                };
+                multiply_tiles(x, rows.clone(), out, column, PAIR_LANES.min(left), tile);
+                unit += 2;
+            }
+            None => {
+                let panel = panels.panel(unit);
+                let tile = |x: &[QBlock], count: usize, sums: &mut [[f32; LANES]; TILE]| {
+                    // SAFETY: the tile was chosen for this `Isa` and format; `x` holds `count` rows.
+                    unsafe { tile(panel, x, count, sums) }
+                };
+                multiply_tiles(x, rows.clone(), out, column, LANES.min(left), tile);
+                unit += 1;
             }
         }
     }
 }
 
-/// Multiplies two panels at a time, where the instruction set can and there are several rows. Returns the units that are left.
-fn multiply_pairs(
+/// Multiplies all rows by a tile, a few at a time, and stores the first `lanes` of its sums at `column`.
+fn multiply_tiles<const N: usize>(
     x: &Input,
-    panels: &QuantPanels,
-    weight: &Matrix,
-    units: Span,
     rows: Span,
     out: &Output,
     column: usize,
-) -> Span {
-    let Some(tile) = panels.pair_tile(x.isa).filter(|_| rows.len() > 1) else { return units };
-    let mut sums = [[0.0; PAIR_LANES]; TILE];
-    let mut unit = units.start;
-    while unit + 2 <= units.end {
-        let panels = panels.pair(unit);
-        let lanes = PAIR_LANES.min(weight.rows() - unit * LANES);
-        for row in rows.clone().step_by(TILE) {
-            let count = TILE.min(rows.end - row);
-            let quantized = &x.quantized[row * x.blocks..(row + count) * x.blocks];
-            // SAFETY: the tile was chosen for this `Isa` and format; `quantized` holds `count` rows.
-            unsafe { tile(panels, quantized, count, &mut sums) };
-            for (r, sums) in sums[..count].iter().enumerate() {
-                // SAFETY: tasks write disjoint rectangles of rows and units.
-                unsafe {
-                    match lanes {
-                        PAIR_LANES => out.put_array(row + r, column + unit * LANES, sums),
-                        _ => out.put(row + r, column + unit * LANES, &sums[..lanes]),
-                    }
+    lanes: usize,
+    tile: impl Fn(&[QBlock], usize, &mut [[f32; N]; TILE]),
+) {
+    let mut sums = [[0.0; N]; TILE];
+    for row in rows.clone().step_by(TILE) {
+        let count = TILE.min(rows.end - row);
+        tile(&x.quantized[row * x.blocks..(row + count) * x.blocks], count, &mut sums);
+        for (r, sums) in sums[..count].iter().enumerate() {
+            // SAFETY: tasks write disjoint rectangles of rows and units.
+            unsafe {
+                match lanes == N {
+                    true => out.put_array(row + r, column, sums),
+                    false => out.put(row + r, column, &sums[..lanes]),
                 }
             }
         }
-        unit += 2;
     }
-    unit..units.end
 }
 
 fn multiply_float_panels(
