@@ -58,9 +58,6 @@ struct Layer {
     values: Elems,
 }
 
-/// How many rows ahead those to be written are prefetched.
-const PREFETCH_ROWS: usize = 8;
-
 /// Elements in an anonymous mapping: zero at first, committed page by page when written. A failed mapping is
 /// an error, not an abort.
 struct Elems {
@@ -136,35 +133,23 @@ impl KvStore {
         }
         let isa = pool.isa();
         let layer = &mut self.layers[layer];
-        let size = KV_BLOCK * head_dim;
-        let body = |keys_out: &Out, values_out: &Out, head: usize| {
-            for (i, row) in rows.iter().enumerate() {
-                // A head's part of a row is a few cache lines, and the next row's is pages away.
-                for from in [&keys, &values] {
-                    let next = (i + PREFETCH_ROWS) * from.stride + head * head_dim;
-                    from.data
-                        .get(next..next + head_dim)
-                        .into_iter()
-                        .for_each(|part| Stored::F32(part).prefetch());
-                }
-                let position = row.position as usize;
-                let first = (row.table[position / KV_BLOCK] as usize * kv_heads + head) * size;
-                let slot = position % KV_BLOCK;
-                let key = &keys.data[i * keys.stride + head * head_dim..][..head_dim];
-                let value = &values.data[i * values.stride + head * head_dim..][..head_dim];
-                // SAFETY: each task writes the regions of its own head only.
-                unsafe {
-                    keys_out.scatter(isa, first..first + size, slot, key);
-                    values_out.store(isa, first + slot * head_dim, value);
+        let elems = kv_heads * head_dim;
+        let (keys_out, values_out) = (layer.keys.out(), layer.values.out());
+        // Rows in sequence, because a head's part of a row is a few cache lines and the next row's is pages away.
+        pool.run_rows(rows.len(), rows.len() * elems, |i| {
+            let position = rows[i].position as usize;
+            let first = rows[i].table[position / KV_BLOCK] as usize * KV_BLOCK * elems;
+            let slot = position % KV_BLOCK;
+            let key = &keys.data[i * keys.stride..][..elems];
+            let value = &values.data[i * values.stride..][..elems];
+            // SAFETY: rows have slots of their own, and the blocks are within the cache.
+            unsafe {
+                keys_out.scatter(isa, first + slot, key);
+                for (head, value) in value.chunks_exact(head_dim).enumerate() {
+                    values_out.store(isa, first + (head * KV_BLOCK + slot) * head_dim, value);
                 }
             }
-        };
-        let (keys_out, values_out) = (layer.keys.out(), layer.values.out());
-        if rows.len() * kv_heads * head_dim <= 16 << 10 {
-            (0..kv_heads).for_each(|head| body(&keys_out, &values_out, head));
-        } else {
-            pool.run(kv_heads, &|head| body(&keys_out, &values_out, head));
-        }
+        });
     }
 
     /// Reads the keys and values of a row, each `[kv_heads, head_dim]`.
@@ -292,24 +277,21 @@ enum Out {
 }
 
 impl Out {
-    /// Writes `values` to every [`KV_BLOCK`]-th element of `range`, starting at `slot`.
+    /// Writes `values` to every [`KV_BLOCK`]-th element, starting at `at`.
     ///
     /// # Safety
-    /// No other thread accesses `range` during the loop.
-    unsafe fn scatter(&self, isa: Isa, range: std::ops::Range<usize>, slot: usize, values: &[f32]) {
+    /// No other thread accesses these elements during the loop.
+    unsafe fn scatter(&self, isa: Isa, at: usize, values: &[f32]) {
         // SAFETY: the caller upholds the contract.
         unsafe {
             match self {
-                Out::F32(out) => {
-                    let places = out.part(range).iter_mut().skip(slot).step_by(KV_BLOCK);
-                    places.zip(values).for_each(|(o, v)| *o = *v);
-                }
+                Out::F32(out) => out.scatter(at, KV_BLOCK, values),
                 Out::F16(out) => {
-                    let mut places = out.part(range).iter_mut().skip(slot).step_by(KV_BLOCK);
                     let mut converted = [f16::ZERO; 64];
-                    for values in values.chunks(converted.len()) {
-                        f32_to_f16(isa, values, &mut converted[..values.len()]);
-                        places.by_ref().zip(&converted[..values.len()]).for_each(|(o, v)| *o = *v);
+                    for (i, values) in values.chunks(converted.len()).enumerate() {
+                        let part = &mut converted[..values.len()];
+                        f32_to_f16(isa, values, part);
+                        out.scatter(at + i * 64 * KV_BLOCK, KV_BLOCK, part);
                     }
                 }
             }

@@ -65,4 +65,25 @@ impl<T> Disjoint<T> {
         // SAFETY: the assertion checks the bounds; the caller ensures that parts do not overlap.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
+
+    /// Writes `values` to every `step`-th element, starting at `at`.
+    ///
+    /// # Safety
+    /// That of [`Disjoint::part`], for these elements only.
+    pub(crate) unsafe fn scatter(&self, at: usize, step: usize, values: &[T])
+    where
+        T: Copy,
+    {
+        let last = values.len().checked_sub(1).and_then(|last| last.checked_mul(step)?.checked_add(at));
+        assert!(
+            last.is_none_or(|last| last < self.len),
+            "{} elements from {at} of {}",
+            values.len(),
+            self.len
+        );
+        for (i, value) in values.iter().enumerate() {
+            // SAFETY: the assertion checks the last of them; the caller ensures that nothing else accesses them.
+            unsafe { self.start.add(at + i * step).write(*value) };
+        }
+    }
 }
