@@ -81,7 +81,7 @@ dispatch! {
     /// One online softmax step. Replaces the dot products of a block by weights: `e^(score − max)` for the
     /// slots in `slots` and zero elsewhere, where `score` is the scaled and optionally soft-capped dot
     /// product. Returns the factor by which the caller must rescale its accumulated output.
-    pub(super) fn softmax_block(
+    pub(super) wide fn softmax_block(
         s: &mut [f32; KV_BLOCK],
         slots: std::ops::Range<usize>,
         scale: f32,
@@ -246,21 +246,23 @@ unsafe fn tile<S: Registers, B: Element, const R: usize, const W: usize>(
 }
 
 /// # Safety
-/// The contract of [`Simd`].
+/// The contract of [`Registers`].
 #[inline(always)]
-unsafe fn simd_softmax_block<S: Simd>(
+unsafe fn simd_softmax_block<S: Lanes>(
     s: &mut [f32; KV_BLOCK],
     slots: std::ops::Range<usize>,
     scale: f32,
     softcap: Option<f32>,
     state: &mut SoftmaxState,
 ) -> f32 {
-    // SAFETY: four registers of eight lanes cover the 32 scores.
+    // SAFETY: the registers cover the 32 scores.
     unsafe {
         let scale = S::splat(scale);
-        let mut v = [scale; 4];
+        // Four registers of eight lanes or two of sixteen.
+        let mut v = [scale; KV_BLOCK / LANES];
+        let v = &mut v[..KV_BLOCK / S::N];
         for (i, v) in v.iter_mut().enumerate() {
-            let mut score = S::mul(S::load(s.as_ptr().add(LANES * i)), scale);
+            let mut score = S::mul(S::load(s.as_ptr().add(S::N * i)), scale);
             if let Some(cap) = softcap {
                 score = capped_lanes::<S>(score, cap);
             }
@@ -268,24 +270,96 @@ unsafe fn simd_softmax_block<S: Simd>(
         }
         if slots != (0..KV_BLOCK) {
             for (i, v) in v.iter_mut().enumerate() {
-                let first = (LANES * i) as i32;
+                let first = (S::N * i) as i32;
                 let (start, end) = (slots.start as i32 - first, slots.end as i32 - first);
                 *v = S::select_lanes(*v, start, end, S::splat(f32::NEG_INFINITY));
             }
         }
-        let most = S::reduce_max(S::max(S::max(v[0], v[1]), S::max(v[2], v[3])));
+        let most = S::reduce_max(v.iter().skip(1).fold(v[0], |most, v| S::max(most, *v)));
         let max = if most > state.max { most } else { state.max };
         let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
         for (i, v) in v.iter_mut().enumerate() {
             *v = exp_lanes::<S>(S::sub(*v, S::splat(shift)));
-            S::store(s.as_mut_ptr().add(LANES * i), *v);
+            S::store(s.as_mut_ptr().add(S::N * i), *v);
         }
-        let sum = S::reduce_add(S::add(S::add(v[0], v[2]), S::add(v[1], v[3])));
+        let sum = S::add_block(v);
         // Usually the maximum does not change, and e⁰ is 1.
         let factor =
             if state.max == max && state.max != f32::NEG_INFINITY { 1.0 } else { exp(state.max - shift) };
         *state = SoftmaxState { max, sum: state.sum.mul_add(factor, sum) };
         factor
+    }
+}
+
+/// What the softmax of a block needs across lanes.
+///
+/// # Safety
+/// The contract of [`Registers`].
+trait Lanes: Registers {
+    /// Lanes `start..end` of `a` and the others of `b`; the bounds may be outside the lanes.
+    unsafe fn select_lanes(a: Self::F, start: i32, end: i32, b: Self::F) -> Self::F;
+    /// The largest lane, if none is NaN.
+    unsafe fn reduce_max(a: Self::F) -> f32;
+    /// The sum of a block's lanes in the order of [`portable_softmax_block`].
+    unsafe fn add_block(v: &[Self::F]) -> f32;
+}
+
+// The contract of `Registers` covers every block.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<S: Simd> Lanes for S {
+    #[inline(always)]
+    unsafe fn select_lanes(a: S::F, start: i32, end: i32, b: S::F) -> S::F {
+        unsafe { <S as Simd>::select_lanes(a, start, end, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn reduce_max(a: S::F) -> f32 {
+        unsafe { <S as Simd>::reduce_max(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_block(v: &[S::F]) -> f32 {
+        unsafe { S::reduce_add(S::add(S::add(v[0], v[2]), S::add(v[1], v[3]))) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use std::arch::x86_64::*;
+
+    use super::Lanes;
+    use crate::simd::{Avx2, Avx512, Registers, Simd};
+
+    // The contract of `Registers` covers every block.
+    #[allow(clippy::undocumented_unsafe_blocks)]
+    impl Lanes for Avx512 {
+        #[inline(always)]
+        unsafe fn select_lanes(a: __m512, start: i32, end: i32, b: __m512) -> __m512 {
+            let below = |end: i32| (1u32 << end.clamp(0, 16)) - 1;
+            unsafe { _mm512_mask_blend_ps((below(end) & !below(start)) as u16, b, a) }
+        }
+
+        #[inline(always)]
+        unsafe fn reduce_max(a: __m512) -> f32 {
+            let [low, high] = unsafe { halves(a) };
+            unsafe { <Avx2 as Simd>::reduce_max(Avx2::max(low, high)) }
+        }
+
+        /// The low half is the sum of the first and the third eight lanes, the high half of the others.
+        #[inline(always)]
+        unsafe fn add_block(v: &[__m512]) -> f32 {
+            let [low, high] = unsafe { halves(Avx512::add(v[0], v[1])) };
+            unsafe { Avx2::reduce_add(Avx2::add(low, high)) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn halves(a: __m512) -> [__m256; 2] {
+        // The cast of f64 lanes needs AVX-512 F only.
+        unsafe {
+            let high = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(a));
+            [_mm512_castps512_ps256(a), _mm256_castpd_ps(high)]
+        }
     }
 }
 

@@ -321,13 +321,13 @@ impl Job<'_> {
                     + r % self.per_head;
                 // SAFETY: each task writes its own rows and heads only.
                 let out = unsafe { output.part(at * hd..(at + 1) * hd) };
-                out.copy_from_slice(total);
                 if seen(&rows[r / self.per_head], self.params).is_empty() {
                     out.fill(0.0);
                     continue;
                 }
                 let head = head * self.per_head + r % self.per_head;
-                finish(out, work.total_state[r], self.params.sinks.map(|sinks| sinks[head]));
+                finish(total, work.total_state[r], self.params.sinks.map(|sinks| sinks[head]));
+                out.copy_from_slice(total);
             }
         });
     }
