@@ -7,7 +7,8 @@ pub(crate) mod experts;
 
 use crate::f32_dot::{self, TILE_W, TILE_X};
 use crate::matrix::{Body, Matrix};
-use crate::panel::{FloatPanels, LANES, PAIR_LANES, QuantPanels, TILE, float_panels};
+use crate::panel::float_panels::{self, Sums};
+use crate::panel::{FloatPanels, LANES, PAIR_LANES, QuantPanels, TILE};
 use crate::pool::{Pool, SERIAL_ELEMS};
 use crate::quantize_rows::{GROUP, QBlock, quantize_row};
 use crate::storage::{Bytes, Disjoint};
@@ -89,6 +90,8 @@ pub fn matmul(
     let row_block = row_block(&input, any_f32);
     let row_blocks = m.div_ceil(row_block);
     let chunk = units.div_ceil(pool.threads() * 4).min(128);
+    // Several rows take units in pairs.
+    let chunk = if m > 1 { chunk.next_multiple_of(2) } else { chunk };
     let chunks = units.div_ceil(chunk);
 
     let output = Output { data: Disjoint::new(out), n, accumulate, rows: None };
@@ -126,8 +129,8 @@ fn multiply<'a>(
                 Body::QuantPanels(panels) => {
                     multiply_quant_panels(input, panels, weight, here, rows.clone(), output, column)
                 }
-                Body::FloatPanels(columns) => {
-                    multiply_float_panels(input, columns, weight, here, rows.clone(), output, column)
+                Body::FloatPanels(panels) => {
+                    multiply_float_panels(input, panels, weight, here, rows.clone(), output, column)
                 }
                 Body::Raw(data) => multiply_raw(input, data, weight, here, rows.clone(), output, column),
             }
@@ -261,27 +264,56 @@ fn multiply_tiles<const N: usize>(
     }
 }
 
+/// Several rows take two panels at a time, where the instruction set can.
 fn multiply_float_panels(
     x: &Input,
-    columns: &FloatPanels,
+    panels: &FloatPanels,
     weight: &Matrix,
     units: Span,
     rows: Span,
     out: &Output,
     column: usize,
 ) {
-    let (k, mut sums) = (weight.cols(), [[0.0; float_panels::ROWS]; float_panels::TILE]);
-    for unit in units {
-        let lanes = float_panels::ROWS.min(weight.rows() - unit * float_panels::ROWS);
-        for row in rows.clone().step_by(float_panels::TILE) {
-            let count = float_panels::TILE.min(rows.end - row);
-            columns.multiply(x.isa, unit, &x.tiles[row * k..(row + count) * k], &mut sums);
+    let isa = x.isa;
+    let pairs = rows.len() > 1 && panels.pairs(isa);
+    let mut unit = units.start;
+    while unit < units.end {
+        let first = unit * float_panels::ROWS;
+        let (left, column) = (weight.rows() - first, column + first);
+        if pairs && unit + 2 <= units.end {
+            let tile = |x: &[f32], sums: &mut [Sums; 2]| panels.multiply_pair(isa, unit, x, sums);
+            multiply_float_tiles(x, weight.cols(), rows.clone(), out, column, left, tile);
+            unit += 2;
+        } else {
+            let tile = |x: &[f32], sums: &mut [Sums; 1]| panels.multiply(isa, unit, x, sums);
+            multiply_float_tiles(x, weight.cols(), rows.clone(), out, column, left, tile);
+            unit += 1;
+        }
+    }
+}
+
+/// Multiplies all rows by a tile of `P` panels, a few at a time, and stores the first `left` of its sums at `column`.
+fn multiply_float_tiles<const P: usize>(
+    x: &Input,
+    k: usize,
+    rows: Span,
+    out: &Output,
+    column: usize,
+    left: usize,
+    tile: impl Fn(&[f32], &mut [Sums; P]),
+) {
+    const ROWS: usize = float_panels::ROWS;
+    let mut sums = [Sums::default(); P];
+    for row in rows.clone().step_by(float_panels::TILE) {
+        let count = float_panels::TILE.min(rows.end - row);
+        tile(&x.tiles[row * k..(row + count) * k], &mut sums);
+        for (p, sums) in sums.iter().enumerate() {
+            let (column, lanes) = (column + p * ROWS, ROWS.min(left - p * ROWS));
             for (r, sums) in sums[..count].iter().enumerate() {
-                let column = column + unit * float_panels::ROWS;
                 // SAFETY: tasks write disjoint rectangles of rows and units.
                 unsafe {
                     match lanes {
-                        float_panels::ROWS => out.put_array(row + r, column, sums),
+                        ROWS => out.put_array(row + r, column, sums),
                         _ => out.put(row + r, column, &sums[..lanes]),
                     }
                 }
