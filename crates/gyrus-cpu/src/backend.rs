@@ -6,6 +6,7 @@ mod delta;
 mod encoder;
 mod executor;
 mod experts;
+mod fused_bias;
 mod observe;
 mod parts;
 mod roles;
@@ -24,14 +25,16 @@ use gyrus_tensor::dequantize;
 use crate::attention::{Attention, attention};
 use crate::delta::{StateStore, transposed};
 use crate::kv::{KvRow, KvStore, Strided};
+use crate::matmul::matmul_with_bias;
 use crate::matrix::Matrix;
 use crate::norm::{rms_norm, rms_norm_heads};
 use crate::pool::Pool;
 use crate::scratch::Scratch;
 use crate::storage::{Bytes, Disjoint};
-use crate::{CpuError, activation, elementwise, matmul};
+use crate::{CpuError, activation, elementwise};
 pub use executor::MAX_BATCH_ROWS;
 use executor::{Executor, Pass, State};
+use fused_bias::{Fused, fused_biases};
 use parts::Parts;
 use roles::{Role, roles};
 
@@ -64,6 +67,8 @@ struct Prepared {
     weights: Vec<Weight>,
     /// The taps of each layer with a state, transposed.
     taps: Vec<Vec<f32>>,
+    /// Biases that products add, for each op of the encoder and of the forward pass.
+    fused: [Vec<Fused>; 2],
     pool: Pool,
 }
 
@@ -119,8 +124,11 @@ impl CpuBackend {
         let states = StateStore::new(&plan.delta, kv.records)?;
         let parts = Parts::new(&plan);
         let demands = [plan.demands(&plan.encode), plan.demands(&plan.forward)];
-        let mut model = Prepared { plan, weights, taps: Vec::new(), pool };
+        let mut model = Prepared { plan, weights, taps: Vec::new(), fused: [Vec::new(), Vec::new()], pool };
         model.taps = model.transposed_taps();
+        let width = |id| model.plan.buffer(id).width;
+        let fused = |ops: &[Op]| fused_biases(ops, width, |id| model.vector(id));
+        model.fused = [fused(&model.plan.encode), fused(&model.plan.forward)];
         let blocks = blocks.to_vec();
         let executor = Executor { model, caches, blocks, states, state, of_parts, parts, demands };
         Ok(CpuBackend { executor, slots })
@@ -155,6 +163,21 @@ impl Prepared {
             _ => None,
         });
         taps.collect()
+    }
+
+    /// Runs a product, which may add a bias to each of its outputs.
+    fn multiply(&self, op: &Op, bias: Option<&[f32]>, batch: &Batch<'_>, state: &mut State) {
+        let Op::MatMul { x, weights, accumulate, out } = op else { return };
+        // Fused projections have up to six weights (gate and up; Q, K and V; those of Gated DeltaNet).
+        let mut several = [self.matrix(weights[0]); MOST_WEIGHTS];
+        assert!(weights.len() <= MOST_WEIGHTS, "{} weights in one matmul", weights.len());
+        for (slot, id) in several.iter_mut().zip(weights) {
+            *slot = self.matrix(*id);
+        }
+        let several = &several[..weights.len()];
+        self.between(state, *x, *out, batch, |x, out, scratch| {
+            matmul_with_bias(&self.pool, several, x, out, (*accumulate, bias), scratch);
+        });
     }
 
     /// Runs an op of a batch. Attention computes the rows of `slice` alone, so that it can be divided; other ops compute
@@ -202,18 +225,7 @@ impl Prepared {
                     });
                 }
             }
-            Op::MatMul { x, weights, accumulate, out } => {
-                // Fused projections have up to six weights (gate and up; Q, K and V; those of Gated DeltaNet).
-                let mut several = [self.matrix(weights[0]); MOST_WEIGHTS];
-                assert!(weights.len() <= MOST_WEIGHTS, "{} weights in one matmul", weights.len());
-                for (slot, id) in several.iter_mut().zip(weights) {
-                    *slot = self.matrix(*id);
-                }
-                let several = &several[..weights.len()];
-                self.between(state, *x, *out, batch, |x, out, scratch| {
-                    matmul(&self.pool, several, x, out, *accumulate, scratch);
-                });
-            }
+            Op::MatMul { .. } => self.multiply(op, None, batch, state),
             Op::NormColumns { x, first, weight, eps } => {
                 let (buffer, n) = self.target(state, *x, batch);
                 rms_norm_heads(&self.pool, buffer, n, *first as usize, 1, self.vector(*weight), *eps);

@@ -45,6 +45,18 @@ pub fn matmul(
     accumulate: bool,
     scratch: &mut Scratch,
 ) {
+    matmul_with_bias(pool, weights, x, out, (accumulate, None), scratch);
+}
+
+/// [`matmul`], after which a bias (`[Σ n_i]`) is added to each row.
+pub(crate) fn matmul_with_bias(
+    pool: &Pool,
+    weights: &[&Matrix],
+    x: &[f32],
+    out: &mut [f32],
+    (accumulate, bias): (bool, Option<&[f32]>),
+    scratch: &mut Scratch,
+) {
     let k = weights.first().expect("a matmul needs at least one weight").cols();
     assert!(
         weights.iter().all(|w| w.cols() == k),
@@ -54,6 +66,7 @@ pub fn matmul(
     let m = x.len() / k;
     let n: usize = weights.iter().map(|w| w.rows()).sum();
     assert_eq!(out.len(), m * n, "output length for {m} rows of {n}");
+    assert!(bias.is_none_or(|bias| bias.len() == n), "the length of the bias for {n} outputs");
     if m == 0 {
         return;
     }
@@ -94,7 +107,7 @@ pub fn matmul(
     let chunk = if m > 1 { chunk.next_multiple_of(2) } else { chunk };
     let chunks = units.div_ceil(chunk);
 
-    let output = Output { data: Disjoint::new(out), n, accumulate, rows: None };
+    let output = Output { data: Disjoint::new(out), n, accumulate, bias, rows: None };
     pool.run(row_blocks * chunks, &|task| {
         let rows = task / chunks * row_block;
         let rows = rows..m.min(rows + row_block);
@@ -158,6 +171,8 @@ struct Output<'a> {
     data: Disjoint<f32>,
     n: usize,
     accumulate: bool,
+    /// `[n]`: added after the sums.
+    bias: Option<&'a [f32]>,
     /// Where each row of the input is written, if not to the row of its own number.
     rows: Option<&'a [u32]>,
 }
@@ -178,6 +193,9 @@ impl Output<'_> {
         } else {
             out.copy_from_slice(values);
         }
+        if let Some(bias) = self.bias {
+            out.iter_mut().zip(&bias[column..]).for_each(|(out, b)| *out += b);
+        }
     }
 
     /// [`Output::put`] of a number of values that the compiler knows: it needs no call to copy them.
@@ -191,11 +209,14 @@ impl Output<'_> {
         // SAFETY: the caller upholds the contract.
         let out = unsafe { self.data.part(at..at + N) };
         let Some(out) = out.first_chunk_mut::<N>() else { return };
+        let mut values = *values;
         if self.accumulate {
-            out.iter_mut().zip(values).for_each(|(out, v)| *out += v);
-        } else {
-            *out = *values;
+            values.iter_mut().zip(&*out).for_each(|(v, out)| *v += *out);
         }
+        if let Some(bias) = self.bias.and_then(|bias| bias.get(column..)?.first_chunk::<N>()) {
+            values.iter_mut().zip(bias).for_each(|(v, b)| *v += b);
+        }
+        *out = values;
     }
 }
 
@@ -419,5 +440,46 @@ fn interleave_rows(pool: &Pool, x: &[f32], k: usize, out: &mut [f32]) {
         (0..tiles).for_each(tile);
     } else {
         pool.run(tiles, &tile);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gyrus_kernels::Precision;
+    use gyrus_tensor::{DType, quantize};
+    use gyrus_testkit::Rng;
+
+    use super::*;
+    use crate::elementwise::add_bias;
+
+    /// For weights of each kind, whole and part panels, one row and tiles, on each instruction set.
+    #[test]
+    fn a_bias_has_the_bits_of_a_pass_of_its_own() {
+        let mut rng = Rng::new(5);
+        let mut random = |n: usize| (0..n).map(|_| rng.gaussian() as f32).collect::<Vec<_>>();
+        let k = 64;
+        for isa in Isa::supported() {
+            let pool = Pool::with_isa(2, isa);
+            for (dtype, n) in [(DType::Q8_0, 40), (DType::Q8_0, 35), (DType::F32, 48), (DType::F32, 37)] {
+                let data = Bytes::from(quantize(dtype, &random(n * k)).unwrap());
+                let matrix = match dtype {
+                    DType::F32 => Matrix::for_many_rows(&pool, dtype, n, k, data).unwrap(),
+                    _ => Matrix::new(&pool, dtype, n, k, data, Precision::Fast).unwrap(),
+                };
+                let bias = random(n);
+                for m in [1, 2, 7, 12, 25] {
+                    let (x, before) = (random(m * k), random(m * n));
+                    for accumulate in [false, true] {
+                        let (mut fused, mut passes) = (before.clone(), before.clone());
+                        let (scratch, weights) = (&mut Scratch::new(), [&matrix]);
+                        matmul_with_bias(&pool, &weights, &x, &mut fused, (accumulate, Some(&bias)), scratch);
+                        matmul(&pool, &weights, &x, &mut passes, accumulate, scratch);
+                        add_bias(&pool, &mut passes, n, 0, &bias);
+                        let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                        assert_eq!(bits(&fused), bits(&passes), "{dtype} {m} × {n}, {accumulate}");
+                    }
+                }
+            }
+        }
     }
 }

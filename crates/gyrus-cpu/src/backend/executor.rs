@@ -7,6 +7,7 @@ use gyrus_kernels::{
     BackendError, Batch, BufferId, Demands, ENCODED, HOST_LIMITS, MAX_KV_GROUPS, Op, PartEnd, Phases, Plan,
 };
 
+use super::fused_bias::Fused;
 use super::observe::Observable;
 use super::parts::{Mark, Parts};
 use super::{MAX_ROWS, Prepared};
@@ -143,10 +144,13 @@ impl Executor {
         let stores = (&mut caches[..], states);
         state.begin(model, batch);
         let ops = pass.ops(&model.plan);
-        let all = Pieces { ops, from: Mark::default(), slices: &|_| 1 };
+        let fused = &model.fused[pass as usize][..];
+        let all = Pieces { ops, fused, from: Mark::default(), slices: &|_| 1 };
+        // An observer is shown the result of each op.
+        let each = Pieces { fused: &[], ..all };
         match observer {
             None => model.run_ops(all, batch, stores, state, &mut |_, _| true),
-            Some(observer) => model.run_ops(all, batch, stores, state, &mut |mark, mut state| {
+            Some(observer) => model.run_ops(each, batch, stores, state, &mut |mark, mut state| {
                 show(&model.plan, mark.op, batch.rows(), &mut state, observer);
                 true
             }),
@@ -169,8 +173,8 @@ impl Executor {
         }
         let from = parts.begin_part(end);
         let (plan, rows) = (&model.plan, batch.rows());
-        let pieces =
-            Pieces { ops: &plan.forward, from, slices: &|op| Parts::slices(&plan.forward[op], rows) };
+        let (ops, fused) = (&plan.forward[..], &model.fused[Pass::Forward as usize][..]);
+        let pieces = Pieces { ops, fused, from, slices: &|op| Parts::slices(&ops[op], rows) };
         let mut last = Instant::now();
         model.run_ops(pieces, batch, (caches, states), state, &mut |mark, _| {
             let now = Instant::now();
@@ -183,8 +187,11 @@ impl Executor {
 }
 
 /// Ops, and slices of ops, to run.
+#[derive(Clone, Copy)]
 struct Pieces<'a> {
     ops: &'a [Op],
+    /// What is fused with each; nothing with those that are missing.
+    fused: &'a [Fused],
     from: Mark,
     /// Into how many slices an op is divided.
     slices: &'a dyn Fn(usize) -> usize,
@@ -244,11 +251,16 @@ impl Prepared {
         state: &mut State,
         after: &mut dyn FnMut(Mark, Observable<'_>) -> bool,
     ) {
-        let Pieces { ops, from: mut mark, slices } = pieces;
+        let Pieces { ops, fused, from: mut mark, slices } = pieces;
         while mark < Mark::end(ops) {
             let slices = slices(mark.op);
             let slice = mark.rows(slices, batch.rows());
-            self.run(&ops[mark.op], batch, slice, rows, caches, states, state);
+            let op = &ops[mark.op];
+            match fused.get(mark.op) {
+                Some(Fused::Adds(bias)) => self.multiply(op, Some(bias), batch, state),
+                Some(Fused::Added) => {}
+                Some(Fused::No) | None => self.run(op, batch, slice, rows, caches, states, state),
+            }
             if !after(mark, Observable { model: self, batch, rows, caches, state }) {
                 return;
             }

@@ -112,7 +112,8 @@ pub(crate) fn expert_matmul(
         interleave(pool, &sorted, x, k, tiles);
     }
     let input = Input { isa, blocks, width, quantized, floats, tiles };
-    let output = Output { data: Disjoint::new(out), n, accumulate: false, rows: Some(&sorted.slots) };
+    let output =
+        Output { data: Disjoint::new(out), n, accumulate: false, bias: None, rows: Some(&sorted.slots) };
 
     let units: usize = each().map(|w| w.rows().div_ceil(w.unit())).sum();
     let row_block = row_block(&input, any_f32);
