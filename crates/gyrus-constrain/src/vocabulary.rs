@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use llguidance::ParserFactory;
-use llguidance::earley::SlicedBiasComputer;
 use toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 
 use crate::{Constraint, Error, Limits, Source};
@@ -130,8 +129,7 @@ impl Vocabulary {
         };
         let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, first), &words).with_eos_tokens(ends);
         let env: TokEnv = Arc::new(Env { trie, encode });
-        let slices = SlicedBiasComputer::general_slices();
-        let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
+        let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices())
             .map_err(|error| Error::Vocabulary(error.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = limits.engine();
@@ -171,6 +169,14 @@ impl Vocabulary {
     pub(crate) fn inner(&self) -> &Inner {
         &self.inner
     }
+}
+
+/// Sets of tokens that a mask takes or leaves as a whole: white space, and text inside JSON strings by its length, since a
+/// string with a `maxLength` has room for the shorter ones until its end.
+fn slices() -> Vec<String> {
+    let most = ["{1,5}", "{1,10}", "{1,18}", "{1,30}", "+"];
+    let in_strings = most.map(|most| format!(r#"[^"\\\x00-\x1F\x7F]{most}"#));
+    [r"[\x20\x0A\x0D\x09]+".to_owned()].into_iter().chain(in_strings).collect()
 }
 
 fn usable(text: &[u8]) -> bool {
