@@ -12,8 +12,10 @@
 // Grid: (rows), a workgroup a row. Rows that held or want no log-probabilities are not written. Twin: scalar::logprobs.
 //
 // As in select_draw, each of the `top` largest logits is at least the `top`-th largest maximum of disjoint sets of
-// chunks, one set per invocation. If too many tokens are, because their logits are equal, the most likely ones are found
-// one after the other in passes over the row.
+// chunks, one set for four invocations. If too many tokens are, because their logits are equal, the most likely ones are
+// found one after the other in passes over the row.
+//
+// A single workgroup cannot hide the time of loads, so that all that do not depend on each other are issued first.
 
 #include "params/SelectParams"
 #define PARAMS SelectParams
@@ -37,7 +39,11 @@ const MINUS_INFINITY: u32 = 0xff800000u;
 const WORKGROUP: u32 = 256u;
 const CANDIDATES: u32 = 512u;
 
+// Sets of chunks, more than MAX_TOP.
+const SETS: u32 = WORKGROUP / 4u;
+
 var<workgroup> keys: array<u32, WORKGROUP>;
+var<workgroup> sets: array<u32, SETS>;
 var<workgroup> sums: array<f32, SLICES>;
 // (key, token).
 var<workgroup> candidates: array<vec2<u32>, CANDIDATES>;
@@ -85,6 +91,25 @@ fn collect(lane: u32, base: u32, count: u32, least: u32) {
     }
 }
 
+// The largest keys of four chunks of the row; NO_KEY for chunks that it does not have.
+fn chunk_keys(partial: u32, at: vec4<u32>, chunks: u32) -> vec4<u32> {
+    let own = partial + at;
+    let keys = vec4<u32>(partials[own.x], partials[own.y], partials[own.z], partials[own.w]);
+    return select(vec4<u32>(NO_KEY), keys, at < vec4<u32>(chunks));
+}
+
+// Adds those of four chunks that have a candidate.
+fn want(at: vec4<u32>, keys: vec4<u32>, least: u32) {
+    for (var i = 0u; i < 4u; i += 1u) {
+        if (keys[i] >= least) {
+            let place = atomicAdd(&wanted_count, 1u);
+            if (place < CANDIDATES) {
+                wanted[place] = at[i];
+            }
+        }
+    }
+}
+
 // The first token of the row after another in descending order. All invocations must call it.
 fn next_after(lane: u32, base: u32, last: vec2<u32>) -> vec2<u32> {
     var best = vec2<u32>(NO_KEY, NONE);
@@ -115,51 +140,59 @@ fn next_after(lane: u32, base: u32, last: vec2<u32>) -> vec2<u32> {
 fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let row = group.x;
     let step = slots[row].step - 1u;
+    let flags = slots[row].flags;
+    let top = min(slots[row].top, MAX_TOP);
+    let base = row * params.vocab;
+    let partial = row * PARTIALS;
+    let chunks = params.slices * CHUNKS_OF_SLICE;
+    let first_four = lane + vec4<u32>(0u, 1u, 2u, 3u) * WORKGROUP;
+    let last_four = first_four + 4u * WORKGROUP;
+    let first_keys = chunk_keys(partial, first_four, chunks);
+    let last_keys = chunk_keys(partial, last_four, chunks);
+    let slice = partial + min(lane, SLICES - 1u);
+    let of_slice = vec2<u32>(partials[slice + LARGEST], partials[slice + SUMS]);
     let at = (step % EMITTED) * MAX_ROWS + row;
     let chosen = emitted[at];
-    if ((slots[row].flags & SLOT_LOGPROBS) == 0u || chosen >= params.vocab) {
+    if ((flags & SLOT_LOGPROBS) == 0u || chosen >= params.vocab) {
         return;
     }
-    let base = row * params.vocab;
+    let chosen_key = key_at(base, chosen);
     let out = at * (1u + 2u * MAX_TOP);
-    let top = min(slots[row].top, MAX_TOP);
-    let partial = row * PARTIALS;
-    // The largest key of the row and of this invocation's chunks.
-    let chunks = params.slices * CHUNKS_OF_SLICE;
-    var own = NO_KEY;
-    for (var chunk = lane; chunk < chunks; chunk += WORKGROUP) {
-        own = max(own, partials[partial + chunk]);
-    }
-    keys[lane] = own;
+    let four = max(first_keys, last_keys);
+    keys[lane] = max(max(four.x, four.y), max(four.z, four.w));
     if (lane == 0u) {
-        atomicStore(&best_key, NO_KEY);
         atomicStore(&found, 0u);
         atomicStore(&wanted_count, 0u);
-        broadcast = NO_KEY;
+        broadcast_pair = vec2<u32>(NO_KEY);
     }
     workgroupBarrier();
-    atomicMax(&best_key, own);
-    // The `top`-th largest of the invocations' keys, by their ranks.
-    if (top > 0u) {
+    var own = NO_KEY;
+    if (lane < SETS) {
+        let first = 4u * lane;
+        own = max(max(keys[first], keys[first + 1u]), max(keys[first + 2u], keys[first + 3u]));
+        sets[lane] = own;
+    }
+    workgroupBarrier();
+    // The largest key of the row, and the `top`-th largest of the sets' keys, by their ranks.
+    if (lane < SETS) {
         var rank = 0u;
-        for (var i = 0u; i < WORKGROUP; i += 1u) {
-            rank += select(0u, 1u, is_before(vec2<u32>(keys[i], i), vec2<u32>(own, lane)));
+        for (var i = 0u; i < SETS; i += 1u) {
+            rank += select(0u, 1u, is_before(vec2<u32>(sets[i], i), vec2<u32>(own, lane)));
+        }
+        if (rank == 0u) {
+            broadcast_pair.x = own;
         }
         if (rank + 1u == top) {
-            broadcast = own;
+            broadcast_pair.y = own;
         }
     }
     workgroupBarrier();
-    // Fewer invocations have chunks than tokens are wanted: all tokens, but not what is missing.
-    let least = max(broadcast, NO_KEY + 1u);
-    let largest = value_of(atomicLoad(&best_key));
+    // Fewer sets have chunks than tokens are wanted: all tokens, but not what is missing.
+    let least = max(broadcast_pair.y, NO_KEY + 1u);
+    let largest = value_of(broadcast_pair.x);
     if (lane < SLICES) {
-        var sum = 0.0;
-        if (lane < params.slices) {
-            let slice = partial + lane;
-            sum = bitcast<f32>(partials[slice + SUMS]) * exp(value_of(partials[slice + LARGEST]) - largest);
-        }
-        sums[lane] = sum;
+        let sum = bitcast<f32>(of_slice.y) * exp(value_of(of_slice.x) - largest);
+        sums[lane] = select(0.0, sum, lane < params.slices);
     }
     workgroupBarrier();
     for (var stride = SLICES / 2u; stride > 0u; stride /= 2u) {
@@ -170,19 +203,13 @@ fn KERNEL(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) gro
     }
     let log_sum = log(sums[0]);
     if (lane == 0u) {
-        logprobs[out] = logprob(key_at(base, chosen), largest, log_sum);
+        logprobs[out] = logprob(chosen_key, largest, log_sum);
     }
     if (top == 0u) {
         return;
     }
-    for (var chunk = lane; chunk < chunks; chunk += WORKGROUP) {
-        if (partials[partial + chunk] >= least) {
-            let at = atomicAdd(&wanted_count, 1u);
-            if (at < CANDIDATES) {
-                wanted[at] = chunk;
-            }
-        }
-    }
+    want(first_four, first_keys, least);
+    want(last_four, last_keys, least);
     workgroupBarrier();
     // Each of these chunks has a candidate: more chunks than candidates are too many of these, too.
     let chunks_wanted = atomicLoad(&wanted_count);
