@@ -89,7 +89,16 @@ impl Recorder {
         }
     }
 
-    /// Submits the commands; `copied` is copied to the host, one after the other.
+    /// Copies these to the host, one after the other, so that it can read them while the commands after them run. Only the
+    /// Vulkan recorder can.
+    pub(crate) fn mark(&mut self, gpu: &Gpu, copied: &[Copied<'_>]) -> Result<(), GpuError> {
+        match self {
+            Recorder::Vulkan(recorder) => recorder.mark(gpu, copied),
+            Recorder::Wgpu(_) => Err(GpuError::internal("wgpu's recorder has no marks")),
+        }
+    }
+
+    /// Submits the commands; `copied` is copied to the host, one after the other. Nothing is copied behind a mark.
     pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[Copied<'_>]) -> Result<Submission, GpuError> {
         Ok(match self {
             Recorder::Vulkan(recorder) => Submission::Vulkan(recorder.submit(gpu, copied)?),
@@ -112,6 +121,37 @@ impl Recorder {
                 recorder.is_done(gpu, submission, wait)
             }
             _ => Err(foreign()),
+        }
+    }
+
+    /// Whether the results of a submission can be read, after waiting for them at most this long.
+    pub(crate) fn has_results(
+        &mut self,
+        gpu: &Gpu,
+        submission: &mut Submission,
+        wait: Duration,
+    ) -> Result<bool, GpuError> {
+        match (self, submission) {
+            (Recorder::Vulkan(recorder), Submission::Vulkan(submission)) => {
+                recorder.has_results(gpu, submission, wait)
+            }
+            (recorder, submission) => recorder.is_done(gpu, submission, wait),
+        }
+    }
+
+    /// Replaces `words` by what a submission has copied to the host before its mark, which was reached. `false`: it has no
+    /// mark.
+    pub(crate) fn read_marked(
+        &mut self,
+        gpu: &Gpu,
+        submission: &mut Submission,
+        words: &mut Vec<u32>,
+    ) -> Result<bool, GpuError> {
+        match (self, submission) {
+            (Recorder::Vulkan(recorder), Submission::Vulkan(submission)) => {
+                recorder.read_marked(gpu, submission, words)
+            }
+            _ => Ok(false),
         }
     }
 

@@ -338,7 +338,7 @@ pub trait Slots {
 
     /// Begins to compute the rows of the next step. Tokens do not depend on it: it lets a mask that comes before the rows
     /// are complete take effect without delay. Returns whether rows are computed; a backend that computes when work is
-    /// submitted does nothing.
+    /// submitted does nothing. One that was asked after the last submission may begin with them in the next one.
     fn compute_ahead(&mut self) -> Result<bool, BackendError> {
         Ok(false)
     }

@@ -1,7 +1,8 @@
 //! Rows that are computed ahead of the step that samples from them.
 //!
 //! A masked row waits for its mask only when it is sampled. So the rows of the next step are submitted at once after the
-//! kernels that sampled their tokens, in commands of their own: the tokens land while the rows are computed. The next
+//! kernels that sampled their tokens: the tokens land while the rows are computed, behind a mark where a recorder has them,
+//! otherwise because the rows are a submission of their own. The next
 //! submission then begins with sampling. Slots that were started since take part from the step after it, since their rows
 //! have no logits yet.
 
@@ -13,6 +14,7 @@ use super::{GROUPS, SlotPool};
 use crate::backend::GpuBackend;
 use crate::buffers::MATVEC_ROWS;
 use crate::error::GpuError;
+use crate::recorder::Recorder;
 
 impl SlotPool {
     /// The logits of rows that were computed ahead are no longer valid.
@@ -22,23 +24,63 @@ impl SlotPool {
 }
 
 impl GpuBackend {
-    /// Submits the rows of the next step, if one of them is masked. Returns whether there are any. Rows of groups in which
-    /// the host samples are not computed: their tokens are not known.
+    /// Submits the rows of the next step, if one of them is masked and they were not submitted with the last step. Returns
+    /// whether there are any.
     pub(super) fn compute_rows_ahead(&mut self) -> Result<bool, GpuError> {
-        let mut lanes = self.lanes(1, self.slots.submissions);
+        let Some(lanes) = self.lanes_ahead(self.slots.submissions) else { return Ok(false) };
+        let SlotPool { groups, .. } = &self.slots;
+        let computed = |lane: &Lane| groups[lane.group].as_ref().map_or(0, |group| group.computed);
+        if lanes.iter().flatten().all(|lane| lane.decoding & !computed(lane) == 0) {
+            return Ok(true);
+        }
+        self.bind_all(&lanes, &[])?;
+        let GpuBackend { gpu, slots: pool, .. } = self;
+        let is_idle = pool.flights.are_done(gpu, &mut pool.recorder)?;
+        pool.begin(gpu)?;
+        self.record_rows_ahead(&lanes, is_idle)?;
+        let SlotPool { recorder: Some(recorder), flights, .. } = &mut self.slots else {
+            return Err(unbound());
+        };
+        flights.push(recorder.submit(&self.gpu, &[])?, None, Vec::new());
+        Ok(true)
+    }
+
+    /// The rows of the step after a submission, if one of them is masked. Rows of groups in which the host samples are not
+    /// among them: their tokens are not known.
+    pub(super) fn lanes_ahead(&self, submission: u64) -> Option<[Option<Lane>; GROUPS]> {
+        let mut lanes = self.lanes(1, submission);
         if !lanes.iter().flatten().any(|lane| lane.call.masks) {
-            return Ok(false);
+            return None;
         }
         for lane in &mut lanes {
             *lane = lane.filter(|lane| lane.hosted == 0);
         }
-        if lanes.iter().all(Option::is_none) {
-            return Ok(false);
+        lanes.iter().any(Option::is_some).then_some(lanes)
+    }
+
+    /// The same if they can follow the steps of a submission in its own commands, which the host does not wait for: then the
+    /// device does not pause between two submissions. A device that has nothing to do is given the steps by themselves.
+    pub(super) fn lanes_that_follow(
+        &mut self,
+        work: &Work<'_>,
+        number: u64,
+    ) -> Result<Option<[Option<Lane>; GROUPS]>, GpuError> {
+        let SlotPool { recorder, flights, ahead, .. } = &mut self.slots;
+        let can_mark = recorder.as_ref().is_some_and(Recorder::is_vulkan);
+        let is_asked = std::mem::take(ahead) && can_mark && work.between == 0 && work.steps > 0;
+        if !is_asked || flights.are_done(&self.gpu, recorder)? {
+            return Ok(None);
         }
-        self.bind_all(&lanes, &[])?;
+        Ok(self.lanes_ahead(number))
+    }
+
+    /// Records the rows of the next step.
+    pub(super) fn record_rows_ahead(
+        &mut self,
+        lanes: &[Option<Lane>; GROUPS],
+        is_idle: bool,
+    ) -> Result<(), GpuError> {
         let GpuBackend { gpu, tuning, slots: pool, .. } = self;
-        let is_idle = pool.flights.are_done(gpu, &mut pool.recorder)?;
-        pool.begin(gpu)?;
         let SlotPool { recorder: Some(recorder), flights, groups, slots, splits, .. } = pool else {
             return Err(unbound());
         };
@@ -50,9 +92,7 @@ impl GpuBackend {
             tape.rows(lane, group, &slots[lane.group * MATVEC_ROWS..][..MATVEC_ROWS], splits)?;
             group.computed = lane.decoding;
         }
-        let submission = recorder.submit(gpu, &[])?;
-        flights.push(submission, None, Vec::new());
-        Ok(true)
+        Ok(())
     }
 
     /// The groups that take part in the steps after the chunks of a submission. One whose rows were computed ahead takes

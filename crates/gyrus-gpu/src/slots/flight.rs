@@ -215,7 +215,7 @@ impl Flights {
             let left =
                 deadline.map_or(patience, |deadline| deadline.saturating_duration_since(Instant::now()));
             let until_given_up = patience.saturating_sub(self.progress.elapsed());
-            if !recorder.is_done(gpu, &mut flight.submission, left.min(until_given_up))? {
+            if !recorder.has_results(gpu, &mut flight.submission, left.min(until_given_up))? {
                 if self.progress.elapsed() >= patience {
                     return Err(timed_out(gpu));
                 }
@@ -228,11 +228,19 @@ impl Flights {
         }
     }
 
-    /// Takes the results of the first submission, which has completed.
+    /// Takes the results of the first submission, which has completed or has reached its mark. In the latter case its other
+    /// commands are in flight and return nothing.
     fn land(&mut self, gpu: &Gpu, recorder: &mut Recorder) -> Result<(), GpuError> {
+        self.progress = Instant::now();
+        if let Some(flight) = self.queue.front_mut()
+            && recorder.read_marked(gpu, &mut flight.submission, &mut self.words)?
+        {
+            self.landed = flight.landing.take();
+            self.logits = std::mem::take(&mut flight.logits);
+            return Ok(());
+        }
         let Some(Flight { submission, landing, logits }) = self.queue.pop_front() else { return Ok(()) };
         recorder.finish(gpu, submission, &mut self.words)?;
-        self.progress = Instant::now();
         self.landed = landing;
         if landing.is_some() {
             self.logits = logits;

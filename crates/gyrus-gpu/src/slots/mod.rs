@@ -85,6 +85,8 @@ pub(crate) struct SlotPool {
     after_wgpu: bool,
     /// The number of the last submission.
     submissions: u64,
+    /// Whether the rows of the next step were asked for after it. Then they probably are after the next one, too.
+    ahead: bool,
     compiler: Option<Compiler>,
     /// Kernels that copy a record, one for each layer with a state.
     copies: Vec<Dispatch>,
@@ -109,6 +111,7 @@ impl SlotPool {
             recorder: Some(recorder),
             after_wgpu: false,
             submissions: 0,
+            ahead: false,
             compiler: None,
             copies: Vec::new(),
         }
@@ -482,6 +485,7 @@ impl Slots for GpuBackend {
 
     fn compute_ahead(&mut self) -> Result<bool, BackendError> {
         self.gpu.take_error()?;
+        self.slots.ahead = true;
         // Parts of chunks that are not recorded yet come before these rows.
         if self.has_pending() {
             return Ok(false);

@@ -144,7 +144,7 @@ impl GpuBackend {
         let mut landing = Landing::new(pending.number, false, 1);
         self.place_results(&pending.early, &mut landing);
         self.record_steps(&pending.early, 1, false, pending.number)?;
-        self.submit_recorded(&pending.early, None, landing, Vec::new())?;
+        self.submit_recorded(&pending.early, (None, None), landing, Vec::new())?;
         pending.between -= 1;
         pending.next.is_begun = false;
         Ok(())
@@ -157,6 +157,6 @@ impl GpuBackend {
         let mut landing = Landing::new(pending.number, pending.has_chunks, pending.steps);
         self.place_results(&pending.lanes, &mut landing);
         self.record_steps(&pending.lanes, pending.steps, false, pending.number)?;
-        self.submit_recorded(&pending.lanes, None, landing, std::mem::take(&mut pending.logits))
+        self.submit_recorded(&pending.lanes, (None, None), landing, std::mem::take(&mut pending.logits))
     }
 }

@@ -71,6 +71,10 @@ impl GpuBackend {
         self.bind_all(&lanes, recorded)?;
         self.bind_logits(recorded, copied_rows)?;
         let idle = self.slots.flights.is_empty();
+        let follow = self.lanes_that_follow(work, number)?;
+        if let Some(follow) = &follow {
+            self.bind_all(follow, &[])?;
+        }
         self.slots.begin(&self.gpu)?;
         if work.between > 0 {
             let chunks = if logits.is_empty() { of_chunks } else { Vec::new() };
@@ -92,16 +96,17 @@ impl GpuBackend {
             self.record_drafts(pass, &mut landing)?;
         }
         self.record_steps(&lanes, work.steps, idle && recorded.is_empty(), number)?;
-        self.submit_recorded(&lanes, drafts.as_ref(), landing, logits)?;
+        self.submit_recorded(&lanes, (drafts.as_ref(), follow.as_ref()), landing, logits)?;
         self.slots.submissions = number;
         Ok(number)
     }
 
-    /// Submits what was recorded, and copies the logits of chunks or the rings of the groups that decode to the host.
+    /// Submits what was recorded, and copies the logits of chunks or the rings of the groups that decode to the host. Rows of
+    /// the next step may follow.
     pub(super) fn submit_recorded(
         &mut self,
         lanes: &[Option<Lane>; GROUPS],
-        pass: Option<&DraftPass>,
+        (pass, follow): (Option<&DraftPass>, Option<&[Option<Lane>; GROUPS]>),
         mut landing: Landing,
         logits: Vec<f32>,
     ) -> Result<(), GpuError> {
@@ -133,8 +138,16 @@ impl GpuBackend {
                 count += 1;
             }
         }
-        let submission = recorder.submit(&self.gpu, &copied[..count])?;
-        flights.push(submission, Some(landing), logits);
+        let Some(follow) = follow else {
+            flights.push(recorder.submit(&self.gpu, &copied[..count])?, Some(landing), logits);
+            return Ok(());
+        };
+        recorder.mark(&self.gpu, &copied[..count])?;
+        self.record_rows_ahead(follow, false)?;
+        let SlotPool { recorder: Some(recorder), flights, .. } = &mut self.slots else {
+            return Err(unbound());
+        };
+        flights.push(recorder.submit(&self.gpu, &[])?, Some(landing), logits);
         Ok(())
     }
 

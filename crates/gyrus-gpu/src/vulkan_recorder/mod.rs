@@ -156,6 +156,8 @@ impl Recorder {
                 patience: gpu.patience(),
                 readback,
                 copied: 0,
+                mark: None,
+                is_marked: false,
                 stamps: None,
                 stamped: false,
             })
@@ -179,6 +181,37 @@ impl Recorder {
             gpu.busy.add(interval);
         }
         Ok(done)
+    }
+
+    /// Whether the results of a submission can be read, after waiting for them at most this long.
+    pub(crate) fn has_results(
+        &mut self,
+        gpu: &Gpu,
+        submission: &mut Submission,
+        wait: Duration,
+    ) -> Result<bool, GpuError> {
+        if !submission.is_marked {
+            return self.is_done(gpu, submission, wait);
+        }
+        let done = submission.wait_for_results(wait).map_err(|error| failed(gpu, error))?;
+        gpu.take_error()?;
+        Ok(done)
+    }
+
+    /// Reads the results before the mark of a submission, which was reached. `false`: it has no mark.
+    pub(crate) fn read_marked(
+        &mut self,
+        gpu: &Gpu,
+        submission: &mut Submission,
+        words: &mut Vec<u32>,
+    ) -> Result<bool, GpuError> {
+        if !std::mem::take(&mut submission.is_marked) {
+            return Ok(false);
+        }
+        words.clear();
+        self.read(gpu, submission, words)?;
+        submission.copied = 0;
+        Ok(true)
     }
 
     /// Reads the results of a submission that has completed.
@@ -251,9 +284,47 @@ impl Recorder {
         Ok(())
     }
 
-    /// Submits the commands; `copied` is copied to the host, one after the other.
+    /// Copies these to the host, one after the other. The host can read them while the commands after them run.
+    pub(crate) fn mark(&mut self, gpu: &Gpu, copied: &[Copied<'_>]) -> Result<(), GpuError> {
+        let Some(Recording { mut submission, raw }) = self.open.take() else { return Err(closed()) };
+        self.copy(gpu, &mut submission, raw, copied)?;
+        let mark = submission.reset_mark().map_err(|error| failed(gpu, error))?;
+        // SAFETY: the commands are being recorded, and the event is not used by others.
+        unsafe { self.raw.cmd_set_event(raw, mark, vk::PipelineStageFlags::ALL_COMMANDS) };
+        submission.is_marked = true;
+        self.open = Some(Recording { submission, raw });
+        Ok(())
+    }
+
+    /// Submits the commands; `copied` is copied to the host, one after the other. Nothing is copied behind a mark.
     pub(crate) fn submit(&mut self, gpu: &Gpu, copied: &[Copied<'_>]) -> Result<Submission, GpuError> {
         let Some(Recording { mut submission, raw }) = self.open.take() else { return Err(closed()) };
+        match submission.is_marked {
+            true => self.synchronize_all(raw),
+            false => self.copy(gpu, &mut submission, raw, copied)?,
+        }
+        submission.end_stamps(raw);
+        // SAFETY: all commands are recorded. Nothing else uses the queue meanwhile, since the backend owns the device and
+        // is borrowed here. What the commands use lives until they are waited for.
+        unsafe {
+            let commands = submission.encoder.end_encoding().map_err(|error| refused(gpu, &error))?;
+            let info = vk::SubmitInfo::default().command_buffers(std::slice::from_ref(&raw));
+            self.raw
+                .queue_submit(self.queue, &[info], submission.done)
+                .map_err(|error| failed(gpu, error))?;
+            submission.commands = Some(commands);
+        }
+        Ok(submission)
+    }
+
+    /// Records copies to the buffer that the host reads. Later commands and the host see them and all writes before them.
+    fn copy(
+        &mut self,
+        gpu: &Gpu,
+        submission: &mut Submission,
+        raw: vk::CommandBuffer,
+        copied: &[Copied<'_>],
+    ) -> Result<(), GpuError> {
         submission.copied = copied.iter().map(|copied| copied.bytes).sum();
         if submission.readback.bytes() < submission.copied {
             submission.readback = gpu.create(submission.copied, READBACK)?;
@@ -267,7 +338,12 @@ impl Recorder {
             unsafe { self.raw.cmd_copy_buffer(raw, from, to, &[region]) };
             offset += bytes;
         }
-        // Later commands and the host see all writes.
+        self.synchronize_all(raw);
+        Ok(())
+    }
+
+    /// Later commands and the host see all writes.
+    fn synchronize_all(&mut self, raw: vk::CommandBuffer) {
         let stages = vk::PipelineStageFlags::ALL_COMMANDS;
         self.barrier(
             raw,
@@ -276,18 +352,7 @@ impl Recorder {
             vk::AccessFlags::MEMORY_WRITE,
             ALL_ACCESS | vk::AccessFlags::HOST_READ,
         );
-        submission.end_stamps(raw);
-        // SAFETY: all commands are recorded. Nothing else uses the queue meanwhile, since the backend owns the device and
-        // is borrowed here. What the commands use lives until they are waited for.
-        unsafe {
-            let commands = submission.encoder.end_encoding().map_err(|error| refused(gpu, &error))?;
-            let info = vk::SubmitInfo::default().command_buffers(std::slice::from_ref(&raw));
-            self.raw
-                .queue_submit(self.queue, &[info], submission.done)
-                .map_err(|error| failed(gpu, error))?;
-            submission.commands = Some(commands);
-        }
-        Ok(submission)
+        self.hazards.forget();
     }
 
     /// The commands that are being recorded.
