@@ -62,6 +62,8 @@ impl Asked {
         let mut rows = Vec::new();
         for sequences in args.sequences.iter().map(|n| usize::from(*n)) {
             let half = if sequences > 1 { sequences / 2 } else { 0 };
+            // Requests of several clients run as in a server.
+            let _driver = (half > 0).then(|| model.drive()).transpose()?;
             let both = || -> Result<[Speeds; 2]> {
                 let all = measure(model, tokens, (&plain, sequences), (&asking, 0))?;
                 let asking = if half > 0 { &beside } else { &asking };
