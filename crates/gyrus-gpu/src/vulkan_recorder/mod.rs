@@ -218,13 +218,15 @@ impl Recorder {
     pub(crate) fn finish(
         &mut self,
         gpu: &Gpu,
-        submission: Submission,
+        mut submission: Submission,
         words: &mut Vec<u32>,
     ) -> Result<(), GpuError> {
         words.clear();
         if submission.copied > 0 {
             self.read(gpu, &submission, words)?;
         }
+        // Results before a mark may be discarded without having been read.
+        submission.is_marked = false;
         self.idle.push(submission);
         Ok(())
     }

@@ -96,8 +96,8 @@ impl Drop for Submission {
         if self.commands.is_some() {
             return;
         }
-        // SAFETY: nothing waits for the fence or the event or signals them any more, no command writes timestamps or runs, and the encoder
-        // is not used again.
+        // SAFETY: nothing waits for the fence or the event or signals them any more, no command writes timestamps or runs,
+        // and the encoder is not used again.
         unsafe {
             self.raw.destroy_fence(self.done, None);
             self.raw.destroy_event(self.mark.unwrap_or_default(), None);
