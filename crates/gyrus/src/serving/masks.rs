@@ -118,9 +118,9 @@ impl Masks {
         Ok(())
     }
 
-    /// Whether workers compute masks.
+    /// Whether workers compute masks, or have computed some that no slot has.
     pub(super) fn is_waiting(&self) -> bool {
-        self.away > 0
+        self.away > 0 || !self.done.is_empty()
     }
 
     /// Waits for a mask at most this long.
@@ -407,5 +407,26 @@ impl Scheduler {
         // The rows that are computed ahead keep the device busy.
         let most = if self.ahead { 1 } else { STEPS_BESIDE };
         if self.sequences.iter().flatten().any(needs_host) { target.min(most) } else { target }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake_masks::{FakeMask, LateWorkers};
+    use super::*;
+
+    /// The scheduler's thread would sleep otherwise, although it can go on.
+    #[test]
+    fn masks_that_have_come_are_waited_for_until_they_are_taken() {
+        let mut masks = Masks::new();
+        masks.workers = Box::new(LateWorkers::new(1, 1));
+        assert!(!masks.is_waiting());
+        masks.begin(0, Box::new(FakeMask::new(7, None)), 64, false).expect("workers");
+        assert!(masks.is_waiting(), "a worker computes it");
+        masks.wait(Duration::ZERO);
+        assert_eq!((masks.away, masks.done.len()), (0, 1));
+        assert!(masks.is_waiting(), "it was not taken");
+        masks.done.clear();
+        assert!(!masks.is_waiting());
     }
 }
