@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::middleware::from_fn_with_state;
 use tokio::net::TcpListener;
@@ -18,6 +19,8 @@ use crate::state::State;
 
 /// Threads that prepare prompts and load models. More requests wait for one.
 const BLOCKING_THREADS: usize = 32;
+/// How long threads may take to close models, and to end what they prepare.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// A server that is set up but not started.
 pub struct Server {
@@ -78,8 +81,9 @@ impl Server {
             ready(address);
             http::listen(listener, router, Arc::clone(&state), stop).await
         });
-        // Threads that still prepare a prompt are not waited for.
-        runtime.shutdown_background();
+        // Models are closed before the process ends: drivers of GPUs fail if a device is closed while they end, too. Threads
+        // that prepare a prompt for longer are not waited for.
+        runtime.shutdown_timeout(CLOSING);
         served
     }
 }
