@@ -157,7 +157,7 @@ export class SpeechPanel {
     let said = "";
     try {
       for await (const event of transcribe(form, task.value, abort.signal)) {
-        if (event.type === "transcript.text.delta") this.#add(event);
+        if (event.type === "transcript.text.delta") this.#following(() => this.#add(event));
         if (event.type !== "transcript.text.done") continue;
         said = summary(event, this.#segments, performance.now() - started);
       }
@@ -166,7 +166,7 @@ export class SpeechPanel {
       else this.#refused(error);
     }
     this.#status.textContent = said;
-    this.#running(false);
+    this.#following(() => this.#running(false));
     announce(said);
   }
 
@@ -190,8 +190,6 @@ export class SpeechPanel {
 
   /** Adds a segment that has settled. */
   #add({ delta: text, start = 0, end = 0, duration }) {
-    const { scrollTop, scrollHeight, clientHeight } = this.#root;
-    const follows = scrollHeight - scrollTop - clientHeight < NEAR;
     this.#segments.push({ text, start, end });
     const line = el("span", { class: "segment-text", dir: "auto" });
     appendText(line, text.trim());
@@ -202,6 +200,13 @@ export class SpeechPanel {
       this.#bar.value = Math.min(end, duration);
       this.#status.textContent = `${shortTime(end)} of ${shortTime(duration)}`;
     }
+  }
+
+  /** Changes what is shown. A reader who is at the end stays there. */
+  #following(change) {
+    const { scrollTop, scrollHeight, clientHeight } = this.#root;
+    const follows = scrollHeight - scrollTop - clientHeight < NEAR;
+    change();
     if (follows) this.#root.scrollTop = this.#root.scrollHeight;
   }
 

@@ -140,7 +140,7 @@ async function saving(path) {
 
 async function stopped(page, { recordings, run, script }) {
   await run(script);
-  await page.wait(`${SEGMENTS}.length > 3`);
+  await page.wait(`${SEGMENTS}.length > 20`);
   assert.ok(await page.get("document.querySelector('#speech-options').disabled && !document.querySelector('#speech-progress').hidden"));
   assert.ok(await page.get("document.querySelector('#speech-progress').value > 0"));
   assert.strictEqual(recordings.cut, 0);
@@ -154,6 +154,9 @@ async function stopped(page, { recordings, run, script }) {
   // What was said stays, and nothing follows.
   const before = await page.get(SEGMENTS);
   assert.strictEqual(before[0], "word0");
+  // A reader at the end stays there.
+  const [all, top, seen] = await page.get("['scrollHeight', 'scrollTop', 'clientHeight'].map((name) => document.querySelector('#speech')[name])");
+  assert.ok(all > seen + 100 && all - top - seen < 2, `${[all, top, seen]}`);
   await new Promise((resolve) => setTimeout(resolve, 200));
   assert.strictEqual((await page.get(SEGMENTS)).length, before.length);
   assert.ok(await page.get("document.querySelector('#speech-progress').hidden && !document.querySelector('#speech-actions').hidden"));
