@@ -18,7 +18,8 @@ export const key = {
 };
 
 async function request(path, options = {}) {
-  const headers = { ...(options.body ? { "Content-Type": "application/json" } : {}) };
+  // The browser names the type of a form, with its boundary.
+  const headers = { ...(typeof options.body === "string" ? { "Content-Type": "application/json" } : {}) };
   if (key.get() !== "") headers.Authorization = `Bearer ${key.get()}`;
   let response;
   try {
@@ -40,16 +41,31 @@ async function request(path, options = {}) {
 
 export const getJson = async (path, signal) => (await request(path, { signal })).json();
 
-export const models = async () => (await getJson("v1/models")).data;
+/** The models of the server, and the most bytes of a request's body. */
+export async function models() {
+  const { data, max_body: most } = await getJson("v1/models");
+  return { models: data, most };
+}
 
 /** The events of a chat completion: each the JSON of a chunk. */
-export async function* chat(body, signal) {
-  const response = await request("v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });
+export const chat = (body, signal) => events("v1/chat/completions", JSON.stringify(body), signal);
+
+/** The events of a transcript: segments, and what is known at the end. `task` is `transcribe` or `translate`. */
+export async function* transcribe(form, task, signal) {
+  const path = task === "translate" ? "v1/audio/translations" : "v1/audio/transcriptions";
+  for await (const event of events(path, form, signal)) {
+    yield event;
+    if (event.type === "transcript.text.done") return;
+  }
+}
+
+async function* events(path, body, signal) {
+  const response = await request(path, { method: "POST", body, signal });
   for await (const data of serverSentEvents(response.body)) {
     if (data === "[DONE]") return;
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw new ApiError(chunk.error.message);
-    yield chunk;
+    const event = JSON.parse(data);
+    if (event.error) throw new ApiError(event.error.message);
+    yield event;
   }
   throw new ApiError("The connection ended before the answer did.");
 }

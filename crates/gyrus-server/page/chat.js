@@ -5,6 +5,7 @@ import { key, models } from "./api.js";
 import { $, announce, themeButton, toast } from "./dom.js";
 import { SettingsError, SettingsForm, complete, lastUsed, requestFields } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
+import { SpeechPanel } from "./speech.js";
 import { Store, local } from "./store.js";
 import { Thread } from "./thread.js";
 import { add, choose, newConversation, path, titleOf } from "./tree.js";
@@ -13,6 +14,7 @@ const store = new Store();
 const thread = new Thread({ edit, again, branch, results });
 const sidebar = new Sidebar({ open, rename, remove });
 const form = new SettingsForm(settingsChanged);
+const speech = new SpeechPanel({ insert, askForKey });
 const prompt = $("#prompt");
 
 let current = newConversation(lastUsed());
@@ -38,7 +40,9 @@ async function start() {
 
 async function loadModels() {
   try {
-    form.models = await models();
+    const found = await models();
+    form.models = found.models;
+    speech.models = found;
     showContext();
   } catch (error) {
     if (error.status === 401) askForKey(key.get() === "" ? "" : error.message);
@@ -127,6 +131,13 @@ function send(text) {
   if (current.title === "") current.title = titleOf(text);
   generate(current, node.id);
   return true;
+}
+
+/** Puts text into the message box, behind what is there. */
+function insert(text) {
+  prompt.value = prompt.value.trim() === "" ? text : `${prompt.value}\n\n${text}`;
+  resize();
+  prompt.focus();
 }
 
 function edit(node, text) {

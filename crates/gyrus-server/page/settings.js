@@ -1,6 +1,7 @@
 // The settings of a chat: what they are, their form, and the fields of the API that they become.
 
 import { $ } from "./dom.js";
+import { Panel } from "./panel.js";
 import { local } from "./store.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "max_tokens", "seed"];
@@ -61,8 +62,7 @@ function json(settings, name) {
 /** The form of the settings, and the choice of the model. */
 export class SettingsForm {
   #form = $("#settings-form");
-  #panel = $("#settings");
-  #opener = $("#open-settings");
+  #panel;
   #select = $("#model");
   #settings = complete({});
   #models = [];
@@ -82,24 +82,9 @@ export class SettingsForm {
       this.show({ ...complete({}), model: this.#settings.model });
       changed();
     });
-    this.#opener.addEventListener("click", () => this.toggle());
-    $("#close-settings").addEventListener("click", () => this.toggle(false));
-    this.#panel.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape") return;
-      event.stopPropagation();
-      this.toggle(false);
-    });
-  }
-
-  /** Opens or closes the panel. */
-  toggle(open = this.#panel.hidden) {
-    const had = this.#panel.contains(document.activeElement);
-    this.#panel.hidden = !open;
-    this.#opener.setAttribute("aria-expanded", String(open));
     // On a phone a field would open the keyboard over the form.
-    const isNarrow = matchMedia("(max-width: 800px)").matches;
-    if (open) (isNarrow ? $("#close-settings") : this.#form.elements.system).focus();
-    else if (had) this.#opener.focus();
+    const first = () => matchMedia("(max-width: 800px)").matches ? $("#close-settings") : this.#form.elements.system;
+    this.#panel = new Panel($("#settings"), $("#open-settings"), $("#close-settings"), first);
   }
 
   /** Shows the settings of a chat. */
@@ -136,7 +121,7 @@ export class SettingsForm {
 
   /** Brings the reader to a field that is wrong. */
   point(field) {
-    this.toggle(true);
+    this.#panel.toggle(true);
     this.#form.elements[field]?.focus();
   }
 

@@ -32,16 +32,21 @@ static FILES: &[File] = files![
     "highlight.js",
     "icon.svg",
     "inline.js",
+    "languages.js",
     "markdown.css",
     "markdown.js",
     "message.js",
+    "panel.js",
     "settings.js",
     "sidebar.js",
+    "speech.css",
+    "speech.js",
     "status.css",
     "status.js",
     "store.js",
     "theme.js",
     "thread.js",
+    "transcript.js",
     "tree.js",
 ];
 
@@ -118,6 +123,21 @@ mod tests {
         let pages = ["index.html", "status.html"];
         let served = FILES.iter().map(|file| file.name).chain(pages);
         assert_eq!(found, served.map(str::to_owned).collect());
+    }
+
+    /// The page offers the languages that speech models may know, each once.
+    #[test]
+    fn the_languages_of_the_page_are_those_of_speech() {
+        let file = FILES.iter().find(|file| file.name == "languages.js").unwrap();
+        let text = std::str::from_utf8(file.content).unwrap();
+        let list = text.split_once("CODES =").unwrap().1.split_once(';').unwrap().0;
+        let codes: Vec<&str> =
+            list.split(&['"', ' ', '+', '\n'][..]).filter(|code| !code.is_empty()).collect();
+        assert_eq!(codes.len(), 100);
+        assert_eq!(codes.iter().collect::<BTreeSet<_>>().len(), codes.len());
+        for code in codes {
+            assert!(gyrus::speech::is_language(code), "{code}");
+        }
     }
 
     /// Every address in the pages is a file of this server, and nothing in them parses HTML.

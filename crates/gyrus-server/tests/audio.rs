@@ -68,8 +68,14 @@ fn transcripts_equal_the_library_in_every_format() {
         streamed.events().iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
     let deltas: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
     assert_eq!(deltas.trim(), want.text());
+    let times = |of: &Value| serde_json::json!([of["start"], of["end"]]);
+    let (deltas, segments) = (&events[..events.len() - 1], want.to_json()["segments"].clone());
+    let told: Vec<Value> = segments.as_array().unwrap().iter().map(times).collect();
+    assert!(!told.is_empty() && deltas.iter().all(|event| event["duration"] == 1.5));
+    assert_eq!(deltas.iter().map(times).collect::<Vec<_>>(), told);
     let last = events.last().unwrap();
     assert_eq!((&last["type"], &last["text"]), (&"transcript.text.done".into(), &want.text().into()));
+    assert_eq!((&last["language"], &last["duration"]), (&"en".into(), &1.5.into()));
 }
 
 /// A stream begins when the file is transcribed. What is wrong before is a status, as without a stream.

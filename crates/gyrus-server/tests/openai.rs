@@ -216,6 +216,14 @@ fn models_are_listed_and_typos_are_answered_with_names() {
     let listed = ["tales", "second", "broken", "bert", "ranker", "whisper", "gpt-4o"];
     assert_eq!(ids, listed, "a model that is not there is not listed");
     assert_eq!(list["data"][0]["status"], "unloaded");
+    // What a model does is told before it is loaded, as far as its files say it.
+    assert_eq!(
+        (&list["data"][5]["does"], list["data"][5]["status"].as_str()),
+        (&"transcribes speech".into(), Some("unloaded"))
+    );
+    assert_eq!(get(server.address, "/v1/models/whisper").json()["does"], "transcribes speech");
+    assert_eq!(list["data"][0].get("does"), None);
+    assert_eq!(list["max_body"], 8 << 20);
     let body = |model: &str| json!({ "model": model, "prompt": "The", "max_tokens": 1 });
     for (model, status, part) in [
         ("gpt-4o", 200, "tales"),

@@ -42,6 +42,7 @@ fn the_pages_work_in_a_browser() {
     let Some(server) = start(config()) else { return };
     let mut command = Command::new(node);
     command.arg(scripts().join("page.mjs")).arg(format!("http://{}", server.address)).arg(browser);
+    command.arg(gyrus_testkit::repository().join("tests/data/audio/speech.wav"));
     let out = run(&mut command);
     assert!(out.trim_end().ends_with("ok"), "{out}");
 }

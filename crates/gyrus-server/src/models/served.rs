@@ -28,6 +28,18 @@ pub enum Purpose {
     Transcripts,
 }
 
+impl Purpose {
+    /// In words, for descriptions and errors.
+    pub(crate) fn does(self) -> &'static str {
+        match self {
+            Purpose::Text => "generates text",
+            Purpose::Embeddings => "computes embeddings",
+            Purpose::Ranks => "ranks documents",
+            Purpose::Transcripts => "transcribes speech",
+        }
+    }
+}
+
 impl Served {
     pub(crate) fn purpose(&self) -> Purpose {
         match self {
@@ -40,12 +52,7 @@ impl Served {
 
     /// What it does, for errors.
     pub(crate) fn does(&self) -> &'static str {
-        match self {
-            Served::Language(_) => "generates text",
-            Served::Embedder(_) => "computes embeddings",
-            Served::Reranker(_) => "ranks documents",
-            Served::Transcriber(_) => "transcribes speech",
-        }
+        self.purpose().does()
     }
 
     /// The routes that take it.

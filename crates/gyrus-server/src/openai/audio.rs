@@ -120,7 +120,7 @@ async fn create(call: Call, task: Task) -> Result<Response, Failure> {
         return streamed(call, model, file, request).await;
     }
     let work = move |lease: &Lease, progress: &Progress| {
-        let transcript = listen(lease, progress, &file, &request, &mut |_| true)?;
+        let transcript = listen(lease, progress, &file, &request, &mut |_, _| true)?;
         Ok(match format {
             Format::Json => json_response(&json!({ "text": transcript.text() })),
             Format::VerboseJson => json_response(&verbose(&transcript, task)),
@@ -132,13 +132,14 @@ async fn create(call: Call, task: Task) -> Result<Response, Failure> {
     run(&call, &model, None, work).await
 }
 
-/// Decodes a file and transcribes it, for as long as somebody waits for it and `event` returns true.
+/// Decodes a file and transcribes it, for as long as somebody waits for it and `event` returns true. `event` also gets the
+/// seconds of the recording.
 fn listen(
     lease: &Lease,
     progress: &Progress,
     file: &Bytes,
     request: &SpeechRequest,
-    event: &mut dyn FnMut(SpeechEvent<'_>) -> bool,
+    event: &mut dyn FnMut(SpeechEvent<'_>, f64) -> bool,
 ) -> Result<Transcript, Failure> {
     let Served::Transcriber(transcriber) = lease.served() else {
         return Err(wrong_kind(lease, "transcripts"));
@@ -152,7 +153,7 @@ fn listen(
         if let SpeechEvent::Segment { segment, .. } = &happened {
             progress.wrote(segment.tokens.len());
         }
-        progress.goes_on() && event(happened)
+        progress.goes_on() && event(happened, audio.seconds())
     };
     let mut all = transcriber.transcribe_all(&[&audio], request, &mut watched)?;
     Ok(all.pop().unwrap_or_default())
@@ -178,7 +179,7 @@ fn plain(text: String, kind: &'static str) -> Response {
     response
 }
 
-/// Server-sent events: a delta for each segment that has settled, then the whole text. They begin with the first sign that
+/// Server-sent events: a delta with its times for each segment that has settled, then the whole text. They begin with the first sign that
 /// the file is transcribed, so that what is wrong with a request is a status. A client that goes away ends the work.
 async fn streamed(
     call: Call,
@@ -191,19 +192,25 @@ async fn streamed(
     let deltas = sender.clone();
     let listen = move |lease: &Lease, progress: &Progress| {
         let (mut begin, mut is_late) = (Some(begin), false);
-        let transcript = listen(lease, progress, &file, &request, &mut |event| {
+        let transcript = listen(lease, progress, &file, &request, &mut |event, duration| {
             if let Some(begin) = begin.take() {
                 let _ = begin.send(());
             }
             if let SpeechEvent::Segment { segment, .. } = event {
-                let delta = json!({ "type": "transcript.text.delta", "delta": segment.text });
+                let delta = json!({
+                    "type": "transcript.text.delta",
+                    "delta": segment.text,
+                    "start": rounded(segment.start),
+                    "end": rounded(segment.end),
+                    "duration": rounded(duration),
+                });
                 is_late = !deltas.send(&delta);
             }
             !is_late
         })?;
         match is_late {
             true => Err(Failure::new(Kind::Timeout, "the client takes the events too slowly")),
-            false => Ok(transcript.text()),
+            false => Ok(transcript),
         }
     };
     let mut work = Box::pin(async move { run(&call, &model, None, listen).await });
@@ -212,7 +219,7 @@ async fn streamed(
         Ok(()) = begun => None,
     };
     match done {
-        Some(text) => drop(sender.send_last(&last(Ok(text)))),
+        Some(transcript) => drop(sender.send_last(&last(Ok(transcript)))),
         None => drop(tokio::spawn(async move {
             let done = tokio::select! {
                 done = work => done,
@@ -225,13 +232,23 @@ async fn streamed(
 }
 
 /// The last event.
-fn last(done: Result<String, Failure>) -> serde_json::Value {
+fn last(done: Result<Transcript, Failure>) -> serde_json::Value {
     match done {
-        Ok(text) => json!({ "type": "transcript.text.done", "text": text }),
+        Ok(transcript) => json!({
+            "type": "transcript.text.done",
+            "text": transcript.text(),
+            "language": transcript.language,
+            "duration": rounded(transcript.duration),
+        }),
         Err(failure) => {
             let mut error = failure.to_json(Wire::OpenAi);
             error["type"] = "error".into();
             error
         }
     }
+}
+
+/// Seconds in whole milliseconds.
+fn rounded(seconds: f64) -> f64 {
+    (seconds * 1000.0).round() / 1000.0
 }

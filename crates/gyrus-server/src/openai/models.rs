@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, json_response};
-use crate::models::{Listed, StateName};
+use crate::models::{Details, Listed, StateName};
 use crate::routes::Call;
 use crate::state::State;
 
@@ -15,23 +15,30 @@ pub(crate) async fn list(call: Call) -> Result<Response, Failure> {
     let listed = call.state.models.list().await?;
     let allowed =
         |one: &&Listed| one.is_present && call.caller.key.as_ref().is_none_or(|key| key.allows(&one.name));
-    let mut data: Vec<Value> =
-        listed.iter().filter(allowed).map(|one| describe(&call.state, one, &one.name)).collect();
+    let listed: Vec<&Listed> = listed.iter().filter(allowed).collect();
+    let details = call.state.models.details(listed.iter().map(|one| one.name.clone()).collect()).await?;
+    let mut data: Vec<Value> = Vec::new();
+    for (one, details) in listed.iter().zip(&details) {
+        data.push(describe(&call.state, one, details, &one.name));
+    }
     for (alias, name) in call.state.models.aliases() {
-        if let Some(one) = listed.iter().filter(allowed).find(|one| one.name == *name) {
-            data.push(describe(&call.state, one, alias));
+        if let Some((one, details)) = listed.iter().zip(&details).find(|(one, _)| one.name == *name) {
+            data.push(describe(&call.state, one, details, alias));
         }
     }
-    Ok(json_response(&json!({ "object": "list", "data": data })))
+    // Whoever sends a file learns here how large it may be: a body that is too long may only see a closed connection.
+    Ok(json_response(&json!({ "object": "list", "data": data, "max_body": call.state.config.max_body })))
 }
 
 /// Describes a model.
 pub(crate) async fn show(call: Call) -> Result<Response, Failure> {
     let listed = call.state.find(&call.caller, &call.parameter).await?;
-    Ok(json_response(&describe(&call.state, &listed, &call.parameter)))
+    let details = call.state.models.details(vec![listed.name.clone()]).await?;
+    let details = details.into_iter().next().unwrap_or_default();
+    Ok(json_response(&describe(&call.state, &listed, &details, &call.parameter)))
 }
 
-fn describe(state: &State, listed: &Listed, id: &str) -> Value {
+fn describe(state: &State, listed: &Listed, details: &Details, id: &str) -> Value {
     let entry = state.models.known(&listed.name);
     let status = entry.as_ref().map_or(StateName::Unloaded, |entry| entry.name_of_state());
     let created = listed.modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -45,6 +52,10 @@ fn describe(state: &State, listed: &Listed, id: &str) -> Value {
         "description": listed.description,
     });
     let loaded = entry.as_ref().and_then(|entry| entry.served());
+    let purpose = loaded.as_ref().map(|(served, _)| served.purpose()).or(details.purpose);
+    if let Some(purpose) = purpose {
+        value["does"] = purpose.does().into();
+    }
     if let Some((served, bytes)) = &loaded
         && served.model().is_none()
     {
@@ -52,7 +63,6 @@ fn describe(state: &State, listed: &Listed, id: &str) -> Value {
         value["context"] = served.tokens().into();
         value["architecture"] = served.architecture().into();
         value["device"] = served.device().to_string().into();
-        value["does"] = served.does().into();
     }
     if let Some((model, bytes)) = entry.and_then(|entry| entry.model()) {
         value["meta"] = json!({ "n_vocab": model.plan().vocab, "n_ctx_train": model.context().model });

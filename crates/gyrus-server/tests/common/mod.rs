@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use gyrus::speech::SpeechOptions;
 use gyrus::{Embedder, Model, Options, Reranker, Transcriber};
-use gyrus_server::{Config, Details, Listed, Pulled, Served, Server, Source, SourceError};
+use gyrus_server::{Config, Details, Listed, Pulled, Purpose, Served, Server, Source, SourceError};
 use tokio::sync::oneshot;
 
 /// The models of tests: one of the repository under several names.
@@ -104,7 +104,8 @@ impl Source for TestSource {
 
     fn details(&self, name: &str) -> Details {
         if name != "tales" {
-            return Details::default();
+            let purpose = (name == "whisper").then_some(Purpose::Transcripts);
+            return Details { purpose, ..Details::default() };
         }
         Details {
             format: "gguf".to_owned(),

@@ -183,6 +183,27 @@ export class Page {
     else await this.type(text);
   }
 
+  /** Gives files to a field, as if they had been picked. */
+  async choose(selector, files) {
+    const { result } = await this.send("Runtime.evaluate", { expression: `document.querySelector(${JSON.stringify(selector)})` });
+    await this.send("DOM.setFileInputFiles", { files, objectId: result.objectId });
+  }
+
+  /** Drags files over an element and drops them there. */
+  async drop(selector, files) {
+    const { x, y } = await this.get(`(() => {
+      const box = document.querySelector(${JSON.stringify(selector)}).getBoundingClientRect();
+      return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+    })()`);
+    const data = { items: [], files, dragOperationsMask: 1 };
+    for (const type of ["dragEnter", "dragOver", "drop"]) await this.send("Input.dispatchDragEvent", { type, x, y, data });
+  }
+
+  /** Saves what the page downloads in a folder, without asking. */
+  async downloads(folder) {
+    await this.#browser.send("Browser.setDownloadBehavior", { behavior: "allow", downloadPath: folder });
+  }
+
   async size(width, height, mobile = false) {
     await this.send("Emulation.setDeviceMetricsOverride", { width, height, deviceScaleFactor: 1, mobile });
   }
@@ -199,7 +220,7 @@ export class Page {
   /** What a screen reader finds: role and name of every element that can be used. */
   async controls() {
     const { nodes } = await this.send("Accessibility.getFullAXTree");
-    const roles = new Set(["button", "link", "textbox", "combobox", "spinbutton", "menuitem", "checkbox", "searchbox"]);
+    const roles = new Set(["button", "link", "textbox", "combobox", "spinbutton", "menuitem", "checkbox", "searchbox", "progressbar"]);
     return nodes.filter(({ ignored, role }) => !ignored && roles.has(role?.value))
       .map(({ role, name }) => ({ role: role.value, name: name?.value ?? "" }));
   }

@@ -1,10 +1,11 @@
-// The pages in a real browser. Arguments: the address of the server, which has the test model, and the browser.
+// The pages in a real browser. Arguments: the address of the server, which has the test models, the browser, and a recording.
 
 import assert from "node:assert";
 import { Browser } from "./browser.mjs";
+import { speech } from "./speech.mjs";
 import { HOSTILE, LONG_LINE, Upstream } from "./upstream.mjs";
 
-const [real, program] = process.argv.slice(2);
+const [real, program, recording] = process.argv.slice(2);
 const upstream = new Upstream(real);
 const origin = await upstream.start();
 const browser = new Browser(program);
@@ -31,11 +32,12 @@ try {
   await failures(page);
   await keys(page);
   await readers(page);
+  await speech(page, { origin, real, upstream, recording, step });
   await phone(page);
   await status(page);
-  const outside = page.requests.filter((url) => !url.startsWith(origin) && !url.startsWith("data:"));
+  const outside = page.requests.filter((url) => !url.startsWith(origin) && !/^(data|blob):/.test(url));
   assert.deepStrictEqual(outside, [], "every request is to the server");
-  const expected = /status of (429|401)/;
+  const expected = /status of (400|401|429)/;
   assert.deepStrictEqual(page.problems.filter((text) => !expected.test(text)), [], "no script and no policy complains");
 } finally {
   await browser.close();
@@ -76,7 +78,8 @@ async function conversation(page) {
   assert.ok(lengths.length > 5, `the answer came at once: ${lengths}`);
   assert.match(await page.get(stats), /^\d+ tokens · [\d.]+ tokens\/s · first after [\d.]+ m?s$/);
   assert.strictEqual(await page.get("document.querySelector('#title').textContent"), "Tell me a story about a fox.");
-  assert.match(await page.get("document.querySelector('#context').textContent"), /^\d+ \/ 512 tokens$/);
+  // The size of the context is asked for once the model is loaded.
+  await page.wait("/^\\d+ \\/ 512 tokens$/.test(document.querySelector('#context').textContent)");
   // The same request to the server gives the same words.
   const body = { ...upstream.bodies.at(-1), stream: false };
   delete body.stream_options;

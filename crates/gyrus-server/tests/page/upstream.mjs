@@ -2,6 +2,7 @@
 // test knows what the model says and when.
 
 import { createServer, request } from "node:http";
+import { Recordings } from "./recordings.mjs";
 
 const CHUNK = { id: "chatcmpl-script", object: "chat.completion.chunk", created: 1, model: "script" };
 
@@ -22,6 +23,8 @@ export class Upstream {
   #real;
   /** The bodies of chat requests. */
   bodies = [];
+  /** Requests with recordings. */
+  recordings = new Recordings();
   /** How many scripted answers were cut off by the browser. */
   cut = 0;
   /** A key that is asked for, if it is set. */
@@ -52,6 +55,12 @@ export class Upstream {
       if (this.key && isApi && incoming.headers.authorization !== `Bearer ${this.key}`) {
         outgoing.writeHead(401, { "Content-Type": "application/json" });
         outgoing.end(JSON.stringify({ error: { message: "the API key is wrong" } }));
+        return;
+      }
+      const said = incoming.method === "POST" && incoming.url.startsWith("/v1/audio/")
+        && this.recordings.script(incoming, Buffer.concat(body));
+      if (said) {
+        said(outgoing);
         return;
       }
       const script = incoming.method === "POST" && incoming.url === "/v1/chat/completions" && this.#script(Buffer.concat(body));
