@@ -46,7 +46,7 @@ pub(crate) struct ModelArgs {
     pub(crate) quantize: Option<DType>,
 
     /// Memory of the KV cache, which all sequences share, such as 2GiB or 512MiB [default: enough for each sequence at
-    /// its full context]
+    /// its full context, but at most half of what the weights leave free]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub(crate) kv_memory: Option<u64>,
 

@@ -132,11 +132,17 @@ impl Loader<'_> {
             // Whole blocks, of which none is beyond the memory.
             tokens -= tokens % KV_BLOCK;
         }
-        let size = self.kv_size(tokens, sessions);
+        let mut size = self.kv_size(tokens, sessions);
+        let total_tokens = tokens.saturating_mul(sessions);
+        if limit == ContextLimit::Memory {
+            // Blocks belong to no session: one that is long may use what others leave.
+            tokens = total_tokens.min(self.max_context);
+            size.positions = tokens.div_ceil(KV_BLOCK) * KV_BLOCK;
+        }
         let context = ContextChoice {
             tokens,
             model: self.max_context,
-            total_tokens: tokens.saturating_mul(sessions),
+            total_tokens,
             cache_bytes: self.cache_bytes(&size),
             state_bytes: self.record_bytes(&size),
             limit,
@@ -370,7 +376,8 @@ mod tests {
         // The default context leaves the records out of what it divides into tokens.
         let (_, memory) =
             sized(&Options { context: None, ..options }, Some((5 << 30) + 2 * choice.cache_bytes));
-        assert_eq!((memory.positions, memory.records), (8192, 64));
+        assert_eq!((memory.positions, memory.records), (16 * 8192, 64));
+        assert_eq!(memory.blocks, size.blocks, "a long sequence uses the blocks of the others");
     }
 
     /// What the table says of a cache is what the CPU maps, records and their checkpoints included.
