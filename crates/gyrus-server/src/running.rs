@@ -38,6 +38,9 @@ pub(crate) async fn start(
     mut wanted: Wanted,
 ) -> Result<Running, Failure> {
     let listed = state.find(caller, &wanted.model).await?;
+    if let Some(key) = &caller.key {
+        key.check_priority(wanted.priority)?;
+    }
     let ticket = state.gate.enter(wanted.choices).ok_or_else(|| state.full())?;
     let slot = caller.key.as_ref().map(|key| key.enter()).transpose()?;
     let started = Instant::now();

@@ -53,6 +53,10 @@ pub(crate) enum WantedPrompt {
     },
 }
 
+/// The lowest priority of a request.
+pub(crate) const LOWEST_PRIORITY: i32 = -1000;
+/// The highest one.
+pub(crate) const HIGHEST_PRIORITY: i32 = 1000;
 /// The most stop strings of a request.
 const MOST_STOPS: usize = 64;
 /// The most bytes of a stop string.
@@ -101,7 +105,8 @@ impl Wanted {
                 .ok_or_else(|| fields.wrong("timeout", "it must be seconds, above 0 and at most 86400"))?;
             self.time_limit = Some(Duration::from_secs_f64(seconds));
         }
-        self.priority = fields.integer("priority", -1000, 1000)?.unwrap_or(0) as i32;
+        let priority = fields.integer("priority", LOWEST_PRIORITY.into(), HIGHEST_PRIORITY.into())?;
+        self.priority = priority.unwrap_or(0) as i32;
         if let Some(value) = fields.take("keep_alive") {
             self.keep_alive =
                 Some(KeepAlive::from_json(&value).map_err(|why| fields.wrong("keep_alive", why))?);

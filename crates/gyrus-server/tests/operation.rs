@@ -175,6 +175,46 @@ fn keys_are_needed_and_limited() {
     }
 }
 
+/// The scheduler admits higher priorities first, so a key that may have any would let others wait for ever.
+#[test]
+fn keys_limit_priorities() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys.toml");
+    let text = "
+        [[key]]
+        name = 'plain'
+        key = 'sk-plain-0123456789'
+        [[key]]
+        name = 'first'
+        key = 'sk-first-0123456789'
+        priority = 5
+    ";
+    std::fs::write(&keys, text).unwrap();
+    let ask = |address: SocketAddr, key: &str, priority: i32| {
+        let body = json!({ "prompt": "a", "max_tokens": 1, "priority": priority });
+        let bearer = format!("Bearer sk-{key}-0123456789");
+        post_as(address, "/v1/completions", &[("authorization", bearer.as_str())], &body)
+    };
+    let Some(server) = start(Config { keys: Some(keys), ..config() }) else { return };
+    for (key, priority, status) in [
+        ("plain", 0, 200),
+        ("plain", -3, 200),
+        ("plain", 1, 403),
+        ("plain", 1000, 403),
+        ("first", 5, 200),
+        ("first", 6, 403),
+    ] {
+        let reply = ask(server.address, key, priority);
+        assert_eq!(reply.status, status, "{key} {priority}: {}", reply.text());
+        if status == 403 {
+            assert_eq!(reply.json()["error"]["param"], "priority", "{}", reply.text());
+            assert!(reply.text().contains("may have priorities up to"), "{}", reply.text());
+        }
+    }
+    let Some(open) = start(config()) else { return };
+    assert_eq!(ask(open.address, "no", 1000).status, 200, "without keys there is no limit");
+}
+
 #[test]
 fn origins_and_hosts_are_checked() {
     let cors = vec!["https://chat.example".to_owned()];
