@@ -210,7 +210,7 @@ pub(crate) async fn detokenize(call: Call) -> Result<Response, Failure> {
 /// Decodes tokens on a thread for CPU work.
 async fn decode(call: &Call, model: &str, ids: Vec<u32>) -> Result<String, Failure> {
     let listed = call.state.find(&call.caller, model).await?;
-    let lease = call.state.models.lease(&listed).await?;
+    let lease = call.state.lease(&call.caller, &listed).await?;
     let decode = move || -> Result<String, Failure> {
         let tokenizer = lease.model().tokenizer().ok_or(gyrus::Error::NoTokenizer)?;
         let vocab = tokenizer.vocab_size();
@@ -243,7 +243,7 @@ pub(crate) async fn apply_template(call: Call) -> Result<Response, Failure> {
 /// `/props`: the default model, which is loaded for it.
 pub(crate) async fn props(call: Call) -> Result<Response, Failure> {
     let listed = call.state.find(&call.caller, "").await?;
-    let lease = call.state.models.lease(&listed).await?;
+    let lease = call.state.lease(&call.caller, &listed).await?;
     let model = lease.model();
     let sampler = crate::sampling::SamplerFields::default().sampler(model.sampling());
     let settings = json!({

@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use common::client::{get, post, post_as, receive, receive_chunk, receive_head, send};
-use common::{config, start};
+use common::{TestSource, config, start, start_with};
 use gyrus_server::{Config, KeepAlive};
 use gyrus_testkit::tempfile;
 use serde_json::{Value, json};
@@ -372,10 +372,10 @@ fn models_come_and_go() {
 
 #[test]
 fn models_share_a_budget() {
-    let Some(source) = common::TestSource::tales() else { return };
+    let Some(source) = TestSource::tales() else { return };
     let model = source.model();
     let one = model.weight_bytes() + model.context().cache_bytes;
-    let server = common::start_with(Config { memory: Some(one + one / 2), ..config() }, source);
+    let server = start_with(Config { memory: Some(one + one / 2), ..config() }, source);
     let state = |name: &str| get(server.address, &format!("/v1/models/{name}")).json()["status"].clone();
     let ask = |model: &str| {
         post(server.address, "/v1/completions", &json!({ "model": model, "prompt": "a", "max_tokens": 1 }))
@@ -434,4 +434,58 @@ fn a_request_has_a_time_limit() {
     body["timeout"] = 0.005.into();
     let text = post(server.address, "/v1/completions", &body).text().to_owned();
     assert!(text.contains("time limit"), "{text}");
+}
+
+/// A source whose models take long to load.
+fn slow() -> Option<TestSource> {
+    Some(TestSource { load_time: Duration::from_secs(6), ..TestSource::tales()? })
+}
+
+#[test]
+fn the_time_limit_covers_waiting_for_a_model() {
+    let Some(source) = slow() else { return };
+    let server = start_with(Config { request_timeout: Duration::from_secs(2), ..config() }, source);
+    let started = Instant::now();
+    for (path, mut body) in [
+        ("/v1/completions", long(false)),
+        ("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "a" }], "stream": true })),
+    ] {
+        body["timeout"] = 0.3.into();
+        let reply = post(server.address, path, &body);
+        assert_eq!((reply.status, reply.json()["error"]["type"].as_str()), (408, Some("timeout_error")));
+    }
+    let reply = post(server.address, "/tokenize", &json!({ "content": "a" }));
+    assert_eq!(reply.status, 408, "{}", reply.text());
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "{:?}: before the model is loaded",
+        started.elapsed()
+    );
+    wait_for(server.address, |now| now["in_flight"] == 0);
+    // The load goes on for whoever comes next.
+    let started = Instant::now();
+    while get(server.address, "/v1/models/tales").json()["status"] != "ready" {
+        assert!(started.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let reply = post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 }));
+    assert_eq!(reply.status, 200, "{}", reply.text());
+}
+
+#[test]
+fn the_end_of_a_drain_reaches_requests_that_wait_for_a_model() {
+    let Some(source) = slow() else { return };
+    let mut server = start_with(Config { drain: Duration::from_millis(100), ..config() }, source);
+    let bodies = [("/v1/completions", long(true)), ("/tokenize", json!({ "content": "a" }))];
+    let waiting =
+        bodies.map(|(path, body)| send(server.address, "POST", path, &[], body.to_string().as_bytes()));
+    wait_for(server.address, |now| now["in_flight"] == 1);
+    // The other one is in no queue.
+    std::thread::sleep(Duration::from_millis(200));
+    server.stop();
+    for stream in waiting {
+        let reply = receive(stream);
+        assert_eq!(reply.status, 503, "{}", reply.text());
+        assert!(reply.text().contains("shutting down"), "{}", reply.text());
+    }
 }

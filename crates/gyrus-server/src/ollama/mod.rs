@@ -186,7 +186,8 @@ async fn load(call: &Call, wanted: &Wanted, shape: Shape) -> Result<Response, Fa
         call.state.check_managed()?;
         call.state.models.unload(&listed.name).await;
     } else {
-        drop(call.state.models.lease(&listed).await?.keep_alive(call.state.kept(wanted.keep_alive)));
+        let lease = call.state.lease(&call.caller, &listed).await?;
+        drop(lease.keep_alive(call.state.kept(wanted.keep_alive)));
     }
     Ok(json_response(&ended(&listed.name, shape, if is_over { "unload" } else { "load" })))
 }
