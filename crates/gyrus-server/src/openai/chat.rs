@@ -122,6 +122,46 @@ mod tests {
     }
 
     #[test]
+    fn response_formats_lose_no_schema() {
+        let with = |format: Value| {
+            let messages = json!([{ "role": "user", "content": "hi" }]);
+            json!({ "messages": messages, "response_format": format })
+        };
+        let schema = json!({ "type": "object" });
+        for (format, field) in [
+            (json!({ "type": "json_object", "json_schema": { "schema": schema } }), "json_schema"),
+            (json!({ "type": "json_object", "shema": schema }), "shema"),
+            (json!({ "type": "text", "schema": schema }), "schema"),
+            (
+                json!({ "type": "json_schema", "json_schema": { "schema": schema }, "schema": schema }),
+                "schema",
+            ),
+            (
+                json!({ "type": "json_schema", "json_schema": { "schema": schema, "stict": true } }),
+                "json_schema.stict",
+            ),
+            (json!({ "type": "json_schema", "json_schema": { "shema": schema } }), "json_schema.schema"),
+            (json!({ "type": "json_schema" }), "schema"),
+            (json!({ "type": "regex", "pattern": "a", "flags": "i" }), "flags"),
+            (json!({ "type": "grammar", "grammar": "root ::= \"a\"", "syntax": "lark" }), "syntax"),
+        ] {
+            assert_eq!(refused(with(format)), format!("response_format.{field}"));
+        }
+        let named = json!({ "name": "a", "description": "b", "strict": true, "schema": schema });
+        for format in [
+            json!({ "type": "json_schema", "json_schema": named }),
+            json!({ "type": "json_schema", "name": "a", "strict": false, "schema": schema }),
+            json!({ "type": "json_object", "schema": schema }),
+            json!({ "type": "json_object" }),
+            json!({ "type": "text" }),
+        ] {
+            let is_text = format["type"] == "text";
+            let (wanted, _) = parse(with(format).to_string().as_bytes()).unwrap();
+            assert_eq!(wanted.constraint.is_none(), is_text);
+        }
+    }
+
+    #[test]
     fn fields_are_refused_by_name() {
         let with = |field: &str, value: Value| {
             let mut body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
