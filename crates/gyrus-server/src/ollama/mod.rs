@@ -74,6 +74,11 @@ pub(crate) fn parse_generate(body: &[u8]) -> Result<Asked, Failure> {
     check_images(images.as_ref(), "images")?;
     fields.refuse(&["template", "context"])?;
     let is_empty = prompt.is_empty() && suffix.is_none();
+    if system.is_some() && (is_raw || suffix.is_some()) {
+        let other = if is_raw { "raw" } else { "suffix" };
+        let message = format!("with {other} the prompt is no conversation, in which there is a place for it");
+        return Err(fields.wrong("system", message).with_code("unsupported_parameter"));
+    }
     let prompt = match (suffix, is_raw) {
         (Some(suffix), _) => WantedPrompt::Infill { prefix: prompt, suffix, prompt: String::new() },
         (None, true) => WantedPrompt::Text(prompt),
@@ -190,4 +195,21 @@ async fn load(call: &Call, wanted: &Wanted, shape: Shape) -> Result<Response, Fa
         drop(lease.keep_alive(call.state.kept(wanted.keep_alive)));
     }
     Ok(json_response(&ended(&listed.name, shape, if is_over { "unload" } else { "load" })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_be_lost_is_refused() {
+        for other in [json!({ "raw": true }), json!({ "suffix": "b" })] {
+            let mut body = json!({ "model": "m", "prompt": "a", "system": "Be brief." });
+            body.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+            let error = parse_generate(body.to_string().as_bytes()).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("system"), "{body}");
+            body["system"] = "".into();
+            assert!(parse_generate(body.to_string().as_bytes()).is_ok());
+        }
+    }
 }

@@ -32,8 +32,18 @@ const IGNORED: &[&str] = &[
     "prompt_cache_key",
     "prompt_cache_retention",
     "prediction",
-    "verbosity",
 ];
+
+/// Takes `verbosity`. No template knows it, so that only the default can be had.
+fn take_verbosity(fields: &mut Fields) -> Result<(), Failure> {
+    match fields.string("verbosity")?.as_deref() {
+        None | Some("medium") => Ok(()),
+        Some(_) => {
+            let message = "only \"medium\" is supported, and the answer would depend on it";
+            Err(fields.wrong("verbosity", message).with_code("unsupported_parameter"))
+        }
+    }
+}
 
 /// Takes a limit of tokens. Some clients write -1 for none.
 fn take_limit(fields: &mut Fields, name: &str) -> Result<Option<usize>, Failure> {
