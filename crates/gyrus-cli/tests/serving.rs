@@ -215,6 +215,8 @@ fn settings_are_checked() {
     assert!(text.contains("server.toml"), "{text}");
     let text = refused(&["serve", model, "--alias", "gpt=nothing", "--check"], 1);
     assert!(text.contains("nothing"), "{text}");
+    let text = refused(&["serve", model, "--parallel", "129", "--check"], 2);
+    assert!(text.contains("--parallel") && text.contains("1..=128"), "{text}");
     let broken = folder.path().join("broken.gguf");
     std::fs::write(&broken, "GGUF").unwrap();
     let text = refused(&["serve", broken.to_str().unwrap(), "--check"], 1);
