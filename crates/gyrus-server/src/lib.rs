@@ -22,6 +22,7 @@ pub mod fuzzing;
 mod gate;
 mod health;
 mod http;
+mod infill;
 mod json_size;
 mod keep_alive;
 mod keys;

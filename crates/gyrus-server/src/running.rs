@@ -225,7 +225,9 @@ fn log_prompt(id: &str, prompt: &WantedPrompt) {
         }
         WantedPrompt::Text(text) => info!(id = %id, text = %text, "prompt"),
         WantedPrompt::Ids(ids) => info!(id = %id, tokens = ?ids, "prompt"),
-        WantedPrompt::Infill { prefix, suffix, .. } => info!(id = %id, %prefix, %suffix, "prompt"),
+        WantedPrompt::Infill(infill) => {
+            info!(id = %id, prefix = %infill.prefix, suffix = %infill.suffix, "prompt");
+        }
     }
 }
 

@@ -243,9 +243,7 @@ fn llama_cpp_routes_answer_as_its_server_does() {
         .cloned()
         .collect();
     assert_eq!(json!(probabilities), whole["completion_probabilities"]);
-    for (name, value) in
-        [("t_max_predict_ms", json!(5)), ("n_indent", json!(4)), ("post_sampling_probs", json!(true))]
-    {
+    for (name, value) in [("t_max_predict_ms", json!("5")), ("post_sampling_probs", json!(true))] {
         let reply = post(server.address, "/completion", &json!({ "prompt": "a", name: value }));
         assert_eq!((reply.status, reply.text().contains(name)), (400, true), "{}", reply.text());
     }

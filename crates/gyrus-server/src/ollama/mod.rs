@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use self::lines::{Lines, Shape, ended};
 use crate::failure::{Failure, json_response};
 use crate::fields::Fields;
+use crate::infill::Infill;
 use crate::keep_alive::KeepAlive;
 use crate::messages::messages;
 use crate::routes::Call;
@@ -80,7 +81,7 @@ pub(crate) fn parse_generate(body: &[u8]) -> Result<Asked, Failure> {
         return Err(fields.wrong("system", message).with_code("unsupported_parameter"));
     }
     let prompt = match (suffix, is_raw) {
-        (Some(suffix), _) => WantedPrompt::Infill { prefix: prompt, suffix, prompt: String::new() },
+        (Some(suffix), _) => WantedPrompt::Infill(Infill { prefix: prompt, suffix, ..Infill::default() }),
         (None, true) => WantedPrompt::Text(prompt),
         (None, false) => {
             let system = system.map(|text| json!({ "role": "system", "content": text }));

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 /// The models of tests: one of the repository under several names.
 pub(crate) struct TestSource {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     pub(crate) loads: Arc<AtomicUsize>,
     pub(crate) options: Options,
     /// How long it takes to load a model, at least.
