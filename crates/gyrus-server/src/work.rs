@@ -8,7 +8,9 @@ use std::time::Instant;
 use tracing::info;
 
 use crate::failure::{Failure, Kind};
+use crate::gate::Ticket;
 use crate::keep_alive::KeepAlive;
+use crate::keys::Slot;
 use crate::metrics::ModelCounts;
 use crate::models::Lease;
 use crate::routes::Call;
@@ -30,13 +32,13 @@ pub(crate) async fn run<T: Send + 'static>(
     let slot = caller.key.as_ref().map(|key| key.enter()).transpose()?;
     let lease = state.within(deadline, state.models.lease_any(&listed)).await?;
     let lease = lease.keep_alive(state.kept(keep_alive));
-    let progress = Progress::new(state, caller, lease.name(), started);
+    let progress = Progress::new(state, caller, lease.name(), started, (ticket, slot));
     let stop = StopOnDrop(Arc::clone(&progress));
     let held = Arc::clone(&call.held);
     let part = async move {
         let turn = lease.turn().await?;
         let work = move || {
-            let _places = (ticket, slot, turn, held);
+            let _places = (turn, held);
             let done = work(&lease, &progress);
             progress.end(if done.is_ok() { "finished" } else { "failed" });
             done
@@ -68,10 +70,19 @@ pub(crate) struct Progress {
     written: AtomicUsize,
     /// How it ended.
     outcome: OnceLock<&'static str>,
+    /// Given back when the counts are written, so that whoever sees the places free sees the counts.
+    #[allow(dead_code, reason = "places are given back when they are dropped")]
+    places: (Ticket, Option<Slot>),
 }
 
 impl Progress {
-    fn new(state: &Arc<State>, caller: &Arc<Caller>, model: &str, started: Instant) -> Arc<Progress> {
+    fn new(
+        state: &Arc<State>,
+        caller: &Arc<Caller>,
+        model: &str,
+        started: Instant,
+        places: (Ticket, Option<Slot>),
+    ) -> Arc<Progress> {
         Arc::new(Progress {
             counts: state.metrics.of(model),
             state: Arc::clone(state),
@@ -81,6 +92,7 @@ impl Progress {
             read: AtomicUsize::new(0),
             written: AtomicUsize::new(0),
             outcome: OnceLock::new(),
+            places,
         })
     }
 
