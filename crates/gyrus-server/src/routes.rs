@@ -86,8 +86,8 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(POST "/v1/responses", "OpenAI: answer an input", ["input"], true, openai::responses::create),
     route!(POST "/v1/embeddings", "OpenAI: compute vectors of texts", ["input"], true, openai::embeddings::create),
     route!(POST "/v1/rerank", "Jina, Cohere: order documents by relevance", ["query", "documents"], true, openai::embeddings::rerank),
-    route!(POST Form "/v1/audio/transcriptions", "OpenAI: write what is said in a recording (multipart/form-data)", [], true, openai::audio::transcribe),
-    route!(POST Form "/v1/audio/translations", "OpenAI: translate what is said to English (multipart/form-data)", [], true, openai::audio::translate),
+    route!(POST Form "/v1/audio/transcriptions", "OpenAI: write what is said in a recording", ["file"], true, openai::audio::transcribe),
+    route!(POST Form "/v1/audio/translations", "OpenAI: translate what is said to English", ["file"], true, openai::audio::translate),
     route!(GET "/v1/models", "OpenAI: list the models", [], false, openai::models::list),
     route!(GET "/v1/models/{*id}", "OpenAI: describe a model", [], false, openai::models::show),
 

@@ -43,6 +43,11 @@ const MIROSTAT: &[Parameter] = &[
     (&["mirostat_eta"], |s, v| s.mirostat.iter_mut().for_each(|mirostat| mirostat.eta = v as f32)),
 ];
 
+/// The names of all parameters that are numbers.
+pub(crate) fn numbers() -> impl Iterator<Item = &'static str> {
+    PARAMETERS.iter().chain(MIROSTAT).flat_map(|(names, _)| names.iter().copied())
+}
+
 /// Samplers of other engines. A request that uses one is refused.
 const UNSUPPORTED: &[&str] = &["top_a", "min_keep", "min_tokens", "bad_words", "use_beam_search"];
 

@@ -306,6 +306,43 @@ fn the_description_has_the_routes_that_there_are() {
             }
         }
     }
+    for (path, kind, other) in [
+        ("/v1/audio/transcriptions", "multipart/form-data", "application/json"),
+        ("/v1/audio/translations", "multipart/form-data", "application/json"),
+        ("/v1/chat/completions", "application/json", "multipart/form-data"),
+    ] {
+        let content = &paths[path]["post"]["requestBody"]["content"];
+        assert!(content[kind].is_object() && content[other].is_null(), "{path}: {content}");
+    }
+    let file =
+        &paths["/v1/audio/transcriptions"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"];
+    assert_eq!(
+        (&file["required"], &file["properties"]["file"]["format"]),
+        (&json!(["file"]), &json!("binary"))
+    );
+    // What is described as a number is read, and must be one.
+    let mut described = 0;
+    for (path, methods) in paths {
+        let schema = &methods["post"]["requestBody"]["content"]["application/json"]["schema"];
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        for (name, _) in properties.filter(|(_, schema)| schema["type"] == "number") {
+            let mut body = json!({ "model": "tales", "prompt": "a", "input": "a", "input_prefix": "a", "input_suffix": "b",
+                "max_tokens": 1, "mirostat": 2, "messages": [{ "role": "user", "content": "a" }] });
+            body.as_object_mut().unwrap().retain(|field, _| {
+                schema["required"].as_array().unwrap().iter().any(|required| required == field)
+            });
+            body[name] = "many".into();
+            let reply = post(server.address, path, &body);
+            assert_eq!(
+                (reply.status, reply.text().contains(name.as_str())),
+                (400, true),
+                "{path}: {}",
+                reply.text()
+            );
+            described += 1;
+        }
+    }
+    assert!(described > 100, "{described}");
     let count = ids.len();
     ids.sort();
     ids.dedup();
