@@ -140,6 +140,27 @@ fn ollama_answers_equal_the_library() {
     let whole = post(server.address, "/api/chat", &body).json();
     let found: Value = serde_json::from_str(whole["message"]["content"].as_str().unwrap()).unwrap();
     assert!(found["yes"].is_boolean(), "{whole}");
+    // Log-probabilities, in all lines together as in one answer.
+    let mut body = json!({ "model": "tales", "prompt": "Once upon a time", "raw": true, "stream": false, "logprobs": true,
+        "top_logprobs": 2, "options": { "temperature": 0, "num_predict": 12 } });
+    let whole = post(server.address, "/api/generate", &body).json();
+    let logprobs = whole["logprobs"].as_array().unwrap();
+    assert_eq!((logprobs.len(), whole["response"].as_str()), (12, Some(raw.as_str())), "{whole}");
+    for token in logprobs {
+        let top = token["top_logprobs"].as_array().unwrap();
+        assert_eq!(
+            (top.len(), &top[0]["token"], &top[0]["logprob"]),
+            (2, &token["token"], &token["logprob"])
+        );
+        assert!(token["bytes"].is_array() && token["logprob"].as_f64().unwrap() <= 0.0, "{token}");
+    }
+    body["stream"] = true.into();
+    let lines = post(server.address, "/api/generate", &body).lines();
+    let streamed: Vec<Value> =
+        lines.iter().filter_map(|line| line["logprobs"].as_array()).flatten().cloned().collect();
+    assert_eq!(&streamed, logprobs);
+    let alone = json!({ "model": "tales", "prompt": "a", "top_logprobs": 2 });
+    assert!(post(server.address, "/api/generate", &alone).text().contains("top_logprobs"));
     // Models.
     let tags = get(server.address, "/api/tags").json();
     assert_eq!(

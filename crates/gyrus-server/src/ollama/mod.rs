@@ -133,8 +133,13 @@ fn finish(mut wanted: Wanted, mut fields: Fields, is_empty: bool, shape: Shape) 
         options.finish()?;
     }
     wanted.keep_alive = keep_alive.or(wanted.keep_alive);
-    fields.refuse(&["logprobs"])?;
-    fields.ignore(&["top_logprobs", "truncate", "shift"]);
+    let with_logprobs = fields.boolean("logprobs")?.unwrap_or(false);
+    let top = fields.integer("top_logprobs", 0, 20)?.unwrap_or(0);
+    if top > 0 && !with_logprobs {
+        return Err(fields.wrong("top_logprobs", "it needs logprobs: true"));
+    }
+    wanted.logprobs = with_logprobs.then_some(top as usize);
+    fields.ignore(&["truncate", "shift"]);
     fields.finish()?;
     Ok(Asked { wanted, stream, is_empty, shape })
 }
@@ -163,8 +168,9 @@ async fn answer(call: Call, asked: Asked) -> Result<Response, Failure> {
     if is_empty {
         return load(&call, &wanted, shape).await;
     }
+    let with_logprobs = wanted.logprobs.is_some();
     let mut running = start(&call.state, &call.caller, wanted).await?;
-    let mut format = Lines::new(running.name(), shape, stream);
+    let mut format = Lines::new(running.name(), shape, stream, with_logprobs);
     if stream {
         return Ok(respond(running, format));
     }
@@ -181,7 +187,7 @@ async fn answer(call: Call, asked: Asked) -> Result<Response, Failure> {
         }
     })
     .await?;
-    Ok(json_response(&format.whole()))
+    Ok(json_response(&format.whole(&model)))
 }
 
 /// Loads the model, or unloads it if it is to stay for no time.

@@ -6,7 +6,7 @@ mod chunk;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 mod events;
-mod logprobs;
+pub(crate) mod logprobs;
 pub(crate) mod models;
 mod response_stream;
 pub(crate) mod responses;
