@@ -145,6 +145,10 @@ impl Format for Lines {
                     StopReason::MaxTokens | StopReason::ContextFull => "length",
                     _ => "stop",
                 };
+                // Those of an end token, after which no text comes.
+                if self.stream && self.tokens.as_ref().is_some_and(|tokens| !tokens.is_empty()) {
+                    self.part("", "", &[], model, out);
+                }
                 self.done = Some((reason, *usage));
             }
             _ => {}
