@@ -99,6 +99,44 @@ fn clients_that_go_away_free_their_slots() {
     assert_eq!(reply.status, 200);
 }
 
+/// Prompts that take many steps to read. Their clients go away, and nothing of them is left long before they could be read.
+#[test]
+fn clients_that_go_away_while_their_prompts_are_read_free_their_slots() {
+    let Some(source) = TestSource::tales() else { return };
+    let options = gyrus::Options { chunk: 16, threads: Some(1), ..source.options.clone() };
+    let server = start_with(config(), TestSource { options, ..source });
+    post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 }));
+    // Other ids each time, so that nothing is cached.
+    let ask = |round: u32, number: u32| {
+        let first = 8 * round + number;
+        let ids: Vec<u32> = (0..500).map(|n| 300 + (first * 37 + n * (first + 7)) % 3000).collect();
+        let body = json!({ "prompt": ids, "max_tokens": 1 });
+        send(server.address, "POST", "/v1/completions", &[], body.to_string().as_bytes())
+    };
+    let started = Instant::now();
+    let all: Vec<TcpStream> = (0..8).map(|number| ask(0, number)).collect();
+    all.into_iter().for_each(|stream| assert_eq!(receive(stream).status, 200));
+    let whole = started.elapsed();
+    let mut fastest = Duration::MAX;
+    for round in 1..=5 {
+        let read = metrics(server.address)["total_prompt_tokens"].as_u64();
+        let all: Vec<TcpStream> = (0..8).map(|number| ask(round, number)).collect();
+        let asked = Instant::now();
+        while metrics(server.address)["models"]["tales"]["kv_blocks_used"] == 0 {
+            assert!(asked.elapsed() < Duration::from_secs(30));
+        }
+        let started = Instant::now();
+        all.iter().for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
+        wait_for(server.address, is_idle);
+        // A prompt that is read is counted: if all were, the round shows nothing.
+        let is_cut =
+            metrics(server.address)["total_prompt_tokens"].as_u64() < read.map(|read| read + 8 * 500);
+        fastest = if is_cut { fastest.min(started.elapsed()) } else { fastest };
+    }
+    assert!(fastest < whole / 8, "slots were free after {fastest:?}; the prompts take {whole:?}");
+    assert!(metrics(server.address)["disconnected"].as_u64().unwrap() > 0);
+}
+
 #[test]
 fn a_client_that_never_reads_loses_its_slot() {
     let patience = Duration::from_millis(500);
