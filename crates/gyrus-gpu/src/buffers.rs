@@ -195,7 +195,7 @@ pub(crate) fn records(kv: &KvSize) -> u32 {
 }
 
 /// Slots of a backend.
-pub(crate) const SLOTS: usize = 128;
+pub(crate) const SLOTS: usize = gyrus_kernels::MAX_SLOTS;
 
 /// Entries from the block table of one slot to that of the next: those of the longest sequence.
 pub(crate) fn slot_stride(kv: &KvSize) -> usize {

@@ -60,7 +60,7 @@ pub use sampler::chain::{Drawn, Past, SamplerScratch};
 pub use sampler::{Breakers, Dry, DynamicTemperature, Mirostat, Order, Sampler, SamplerError, Stage, Xtc};
 pub use select::{Counts, argmax, log_softmax_at};
 pub use slots::{
-    Chunk, Decode, Draft, Landed, Limits, LogitRows, MAX_ENDS, MAX_TOP, Outcome, RowKind, Slots, TopTokens,
-    Work,
+    Chunk, Decode, Draft, Landed, Limits, LogitRows, MAX_ENDS, MAX_SLOTS, MAX_TOP, Outcome, RowKind, Slots,
+    TopTokens, Work,
 };
 pub use weights::{Plane, Planes, WeightError, WeightLayout, repack};

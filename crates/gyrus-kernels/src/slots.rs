@@ -54,6 +54,9 @@ pub const MAX_TOP: usize = 20;
 /// End tokens of a slot that the backend recognises. Others end a sequence when the caller sees them.
 pub const MAX_ENDS: usize = 8;
 
+/// The most slots of a backend: sequences that it runs at once.
+pub const MAX_SLOTS: usize = 128;
+
 /// What a backend can run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {

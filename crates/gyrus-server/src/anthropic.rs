@@ -112,6 +112,12 @@ fn translate(message: Value, path: &str, list: &mut Vec<Value>) -> Result<(), Fa
                         ));
                     }
                 };
+                // Templates have no field for it, so that the text must say so.
+                let content = match &block["is_error"] {
+                    Value::Null | Value::Bool(false) => content,
+                    Value::Bool(true) => format!("Error: {content}"),
+                    _ => return Err(Failure::field(format!("{path}.is_error"), "it must be true or false")),
+                };
                 list.push(
                     json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": content }),
                 );
@@ -187,4 +193,25 @@ pub(crate) async fn count_tokens(call: Call) -> Result<Response, Failure> {
     let (wanted, _) = parse(&call.body, true)?;
     let tokens = crate::running::prompt_tokens(&call.state, &call.caller, wanted).await?;
     Ok(json_response(&json!({ "input_tokens": tokens.len() })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_that_failed_says_so() {
+        let results = |is_error: Value| {
+            let block = json!({ "type": "tool_result", "tool_use_id": "1", "content": "no such city",
+                "is_error": is_error });
+            let mut list = Vec::new();
+            translate(json!({ "role": "user", "content": [block] }), "messages[0]", &mut list).map(|()| list)
+        };
+        assert_eq!(results(json!(true)).unwrap()[0]["content"], "Error: no such city");
+        for none in [json!(false), Value::Null] {
+            assert_eq!(results(none).unwrap()[0]["content"], "no such city");
+        }
+        let error = results(json!("yes")).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("messages[0].content[0].is_error"));
+    }
 }

@@ -1,4 +1,4 @@
-//! Bodies of requests: of limited size, in limited time, and of limited size in total.
+//! Bodies of requests: of limited size, in limited time, and of limited size in total, with the values that they become.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,13 +10,15 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use crate::config::Config;
 use crate::failure::{Failure, Kind};
+use crate::fields::aside;
+use crate::json_size::bytes_of_values;
 
 /// Bytes of all bodies together, unless that is less than some of the largest.
 const TOTAL: usize = 512 << 20;
 /// How many of the largest bodies there is room for.
 const LARGEST: usize = 8;
 
-/// Counts the bytes of all bodies in memory.
+/// Counts the bytes of all bodies in memory, and of the values of their JSON.
 #[derive(Debug)]
 pub(crate) struct Bodies {
     most: usize,
@@ -52,6 +54,25 @@ impl Held {
         }
         added
     }
+
+    /// Adds room for the values of a body of JSON, before it is parsed: they may take a hundred times its bytes.
+    pub(crate) fn add_values(&mut self, body: &[u8]) -> Result<(), Failure> {
+        let bytes = aside(body.len(), || bytes_of_values(body));
+        let most = self.bodies.most;
+        if bytes > most {
+            let message = format!(
+                "the values of the body would take {bytes} bytes of memory, this server allows {most}"
+            );
+            return Err(Failure::new(Kind::TooLarge, message));
+        }
+        if self.add(bytes) { Ok(()) } else { Err(no_room()) }
+    }
+}
+
+/// Other requests take the memory for bodies.
+fn no_room() -> Failure {
+    let message = "the bodies of other requests take all memory for them: try again later";
+    Failure::new(Kind::Unavailable, message).with_retry(5)
 }
 
 impl Drop for Held {
@@ -89,8 +110,7 @@ pub(crate) async fn read(
             })?;
             let Ok(data) = frame.into_data() else { continue };
             if !held.add(data.len()) {
-                let message = "the bodies of other requests take all memory for them: try again later";
-                return Err(Failure::new(Kind::Unavailable, message).with_retry(5));
+                return Err(no_room());
             }
             all.extend_from_slice(&data);
         }
@@ -127,6 +147,12 @@ mod tests {
         drop(first);
         let mut third = bodies.hold();
         assert_eq!(send(100, &mut third).await.unwrap().len(), 100);
+        // Room for the bytes of a body is not yet room for its values.
+        let refused = third.add_values(b"[0]").unwrap_err();
+        assert_eq!(refused.kind, Kind::TooLarge);
+        assert!(refused.message.contains("allows 100"), "{}", refused.message);
+        let refused = third.add_values(b"1").unwrap_err();
+        assert_eq!((refused.kind, refused.retry_after.is_some()), (Kind::Unavailable, true));
         drop(third);
         assert_eq!(bodies.taken.load(Ordering::Acquire), 0);
     }

@@ -38,20 +38,34 @@ pub(crate) struct Token {
 impl Collected {
     /// Waits for the end of a generation of this many choices.
     pub(crate) async fn wait(running: &mut Running, choices: usize) -> Result<Collected, Failure> {
-        let mut all: Vec<Choice> = Vec::new();
-        all.resize_with(choices, Choice::default);
+        let mut all = Collected::wait_all(std::slice::from_mut(running), choices).await?;
+        all.pop().ok_or_else(|| Failure::server("there is no answer"))
+    }
+
+    /// Waits for the end of generations of this many choices each. Events are taken from all as they come: a generation
+    /// whose events nobody takes holds.
+    pub(crate) async fn wait_all(running: &mut [Running], choices: usize) -> Result<Vec<Collected>, Failure> {
+        let new = || (Collected { choices: (0..choices).map(|_| Choice::default()).collect() }, false);
+        let mut all: Vec<(Collected, bool)> = running.iter().map(|_| new()).collect();
         poll_fn(|context| {
-            loop {
-                match running.poll_event(context) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
-                    Poll::Ready(Ok(None)) => return Poll::Ready(Ok(())),
-                    Poll::Ready(Ok(Some(event))) => add(&mut all, event),
+            let mut result = Poll::Ready(Ok(()));
+            for (running, (collected, is_over)) in running.iter_mut().zip(&mut all) {
+                while !*is_over {
+                    match running.poll_event(context) {
+                        Poll::Pending => {
+                            result = Poll::Pending;
+                            break;
+                        }
+                        Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
+                        Poll::Ready(Ok(None)) => *is_over = true,
+                        Poll::Ready(Ok(Some(event))) => add(&mut collected.choices, event),
+                    }
                 }
             }
+            result
         })
         .await?;
-        Ok(Collected { choices: all })
+        Ok(all.into_iter().map(|(collected, _)| collected).collect())
     }
 
     /// Tokens of the prompt, tokens of it that were cached, and generated tokens.

@@ -26,7 +26,7 @@ pub struct Config {
     pub cors: Vec<String>,
     /// Names by which clients may call the server besides its address, for servers without keys.
     pub hosts: Vec<String>,
-    /// Sequences that each model computes at once.
+    /// Sequences that each model computes at once, at most [`gyrus::MAX_SEQUENCES`].
     pub parallel: usize,
     /// Sequences that may wait beyond those.
     pub queue: usize,
@@ -149,7 +149,10 @@ impl Config {
         if is_open && self.keys.is_none() && self.api_key.is_none() && !self.insecure {
             return Err(SetupError::Open(self.listen));
         }
-        check((1..=4096).contains(&self.parallel), "parallel", "1 to 4096 sequences are possible")?;
+        // More would reserve caches that no sequence could use.
+        let most = gyrus::MAX_SEQUENCES;
+        let message = format!("a model computes 1 to {most} sequences at once, not {}", self.parallel);
+        check((1..=most).contains(&self.parallel), "parallel", &message)?;
         check(self.queue <= 1 << 20, "queue", "at most 1048576 sequences can wait")?;
         check((1024..=1 << 30).contains(&self.max_body), "max_body", "1 KiB to 1 GiB are possible")?;
         check((1..=1 << 16).contains(&self.connections), "connections", "1 to 65536 are possible")?;
@@ -204,6 +207,10 @@ mod tests {
         for (message, name) in [
             (with(|config| config.cors = vec!["example.org".to_owned()]), "cors"),
             (with(|config| config.parallel = 0), "parallel"),
+            (
+                with(|config| config.parallel = 129),
+                "parallel: a model computes 1 to 128 sequences at once, not 129",
+            ),
             (with(|config| config.max_body = 1), "max_body"),
             (with(|config| config.tls_key = Some("key.pem".into())), "tls_certificate"),
             (with(|config| config.write_timeout = Duration::ZERO), "write_timeout"),

@@ -175,7 +175,7 @@ impl Fields {
 const LARGE: usize = 64 << 10;
 
 /// Does work on a body of this size, and lets another thread serve connections meanwhile if it is large.
-fn aside<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+pub(crate) fn aside<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     let can_move = || {
         let runtime = tokio::runtime::Handle::try_current();
         runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)

@@ -33,7 +33,7 @@ pub(crate) async fn front(Shared(state): Shared<Arc<State>>, mut request: Reques
     let origin = request.headers().get(header::ORIGIN).cloned();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let wire = Wire::of(&path);
-    let mut response = match check(&state, &request, &id) {
+    let mut response = match check(&state, &request, &id, started) {
         Ok(Checked::Preflight) => cors::preflight(request.headers()),
         Ok(Checked::Caller(caller)) => {
             request.extensions_mut().insert(Arc::new(caller));
@@ -72,7 +72,7 @@ enum Checked {
     Preflight,
 }
 
-fn check(state: &State, request: &Request, id: &str) -> Result<Checked, Failure> {
+fn check(state: &State, request: &Request, id: &str, arrived: Instant) -> Result<Checked, Failure> {
     let headers = request.headers();
     let path = request.uri().path();
     let is_health = path.starts_with("/health");
@@ -97,7 +97,7 @@ fn check(state: &State, request: &Request, id: &str) -> Result<Checked, Failure>
         key.request()?;
     }
     let address = request.extensions().get::<Peer>().map_or(String::new(), |peer| peer.0.to_string());
-    Ok(Checked::Caller(Caller { key, address, id: id.to_owned() }))
+    Ok(Checked::Caller(Caller { key, address, id: id.to_owned(), arrived }))
 }
 
 /// The key that a request presents, in any of the headers that clients use.

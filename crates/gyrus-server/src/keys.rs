@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::bucket::Bucket;
 use crate::config::SetupError;
 use crate::failure::{Failure, Kind};
+use crate::wanted::{HIGHEST_PRIORITY, LOWEST_PRIORITY};
 
 /// All keys. Without any, everybody is served.
 #[derive(Debug, Default)]
@@ -27,6 +28,8 @@ pub(crate) struct Key {
     running: AtomicUsize,
     /// Models that it may use; all if there are none.
     models: Vec<String>,
+    /// The highest priority that its requests may have.
+    priority: i32,
 }
 
 /// The file of keys.
@@ -48,6 +51,8 @@ struct Written {
     concurrent: Option<usize>,
     #[serde(default)]
     models: Vec<String>,
+    #[serde(default)]
+    priority: i32,
 }
 
 impl std::fmt::Debug for Written {
@@ -105,6 +110,7 @@ impl Keys {
             tokens_per_minute: None,
             concurrent: None,
             models: Vec::new(),
+            priority: HIGHEST_PRIORITY,
         };
         Ok(Keys(vec![Arc::new(Key::new(written)?)]))
     }
@@ -134,8 +140,21 @@ impl Keys {
 
 impl Key {
     fn new(written: Written) -> Result<Key, String> {
-        let Written { name, key, sha256, requests_per_minute, tokens_per_minute, concurrent, models } =
-            written;
+        let Written {
+            name,
+            key,
+            sha256,
+            requests_per_minute,
+            tokens_per_minute,
+            concurrent,
+            models,
+            priority,
+        } = written;
+        if !(LOWEST_PRIORITY..=HIGHEST_PRIORITY).contains(&priority) {
+            return Err(format!(
+                "priority is {priority}, it must be from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}"
+            ));
+        }
         let digest = match (key, sha256) {
             (Some(key), None) if key.len() >= SHORTEST => Sha256::digest(key.as_bytes()).into(),
             (Some(_), None) => return Err(format!("a key has at least {SHORTEST} characters")),
@@ -151,7 +170,18 @@ impl Key {
             concurrent: concurrent.unwrap_or(usize::MAX),
             running: AtomicUsize::new(0),
             models,
+            priority,
         })
+    }
+
+    /// Refuses a priority above that of the key: the scheduler admits higher ones first, whoever else waits.
+    pub(crate) fn check_priority(&self, asked: i32) -> Result<(), Failure> {
+        if asked <= self.priority {
+            return Ok(());
+        }
+        let message =
+            format!("the key {:?} may have priorities up to {}, not {asked}", self.name, self.priority);
+        Err(Failure { kind: Kind::Permission, ..Failure::field("priority", message) })
     }
 
     /// Counts a request. Refused if there were too many of them, or of tokens, in the last minute.
@@ -230,6 +260,7 @@ mod tests {
         name = 'batch'
         sha256 = '9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08'
         tokens_per_minute = 100
+        priority = 7
     ";
 
     #[test]
@@ -247,6 +278,12 @@ mod tests {
         drop(slot);
         editor.enter().unwrap();
         let batch = keys.find("test").unwrap();
+        assert!(editor.check_priority(0).is_ok() && editor.check_priority(-1000).is_ok());
+        assert!(batch.check_priority(7).is_ok());
+        let refused = batch.check_priority(8).unwrap_err();
+        assert_eq!((refused.kind, refused.param.as_deref()), (Kind::Permission, Some("priority")));
+        assert!(editor.check_priority(1).is_err());
+        assert!(Keys::single("sk-0123456789abcdef").unwrap().0[0].check_priority(1000).is_ok());
         batch.request().unwrap();
         batch.count(160);
         assert_eq!(batch.request().unwrap_err().retry_after, Some(37));
@@ -260,6 +297,10 @@ mod tests {
             ("[[key]]\nname = 'a'", "`key` or `sha256`"),
             ("[[key]]\nname = 'a'\nsha256 = 'zz'", "64 hexadecimal digits"),
             ("[[key]]\nname = 'a'\nkey = 'sk-0123456789abcdef\nconcurrent = 1", "line 3"),
+            (
+                "[[key]]\nname = 'a'\nkey = 'sk-0123456789abcdef'\npriority = 1001",
+                "priority is 1001, it must be from -1000 to 1000",
+            ),
             ("[[key]]\nname = 'a'\nsecret = 'sk-0123456789abcdef'", "unknown field"),
         ] {
             let error = Keys::parse(text).unwrap_err();

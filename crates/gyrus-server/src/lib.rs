@@ -22,6 +22,8 @@ pub mod fuzzing;
 mod gate;
 mod health;
 mod http;
+mod infill;
+mod json_size;
 mod keep_alive;
 mod keys;
 mod llama_cpp;

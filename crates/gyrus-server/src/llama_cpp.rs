@@ -1,28 +1,46 @@
 //! The routes of llama.cpp's server that clients use.
 
+mod line_limits;
+
+use std::time::Instant;
+
 use axum::response::Response;
 use gyrus::{Event, Model, StopReason};
 use serde_json::{Value, json};
 
-use crate::collected::{Collected, Counts, Token, token_text};
+use self::line_limits::LineLimits;
+use crate::collected::{Counts, Token, token_text};
 use crate::failure::{Failure, Wire, json_response};
 use crate::fields::Fields;
+use crate::infill::{Infill, take_extra};
 use crate::messages::messages;
 use crate::native::encode;
 use crate::openai::completions::prompt;
 use crate::routes::Call;
 use crate::running::{prompt_tokens, start};
-use crate::stream::{Format, respond, sse};
+use crate::stream::{Format, collect, respond, sse};
 use crate::wanted::{Wanted, WantedPrompt};
 
-/// Fields that change nothing about an answer.
-const IGNORED: &[&str] = &["return_tokens", "timings_per_token", "return_progress"];
+/// Fields that change nothing about an answer. The time for a prompt is one that llama.cpp does not use either.
+const IGNORED: &[&str] = &["return_tokens", "timings_per_token", "return_progress", "t_max_prompt_ms"];
 
 /// Fields that would change the answer.
-const REFUSED: &[&str] = &["image_data", "lora", "multimodal_data", "n_indent", "post_sampling_probs"];
+const REFUSED: &[&str] = &["image_data", "lora", "multimodal_data", "post_sampling_probs"];
 
-/// The request of a completion, and whether it streams.
-pub(crate) fn parse_completion(body: &[u8]) -> Result<(Wanted, bool), Failure> {
+/// The most fields that a response can be asked for.
+const MOST_FIELDS: usize = 64;
+
+/// What a client wants of the form of its completion.
+#[derive(Debug)]
+pub(crate) struct Style {
+    stream: bool,
+    limits: LineLimits,
+    /// The only fields of the response that are wanted, as paths such as `timings/prompt_n`; all if there are none.
+    fields: Vec<String>,
+}
+
+/// The request of a completion, and how it is answered.
+pub(crate) fn parse_completion(body: &[u8]) -> Result<(Wanted, Style), Failure> {
     let mut fields = Fields::parse(body)?;
     let value = fields.require("prompt")?;
     let prompt =
@@ -31,18 +49,18 @@ pub(crate) fn parse_completion(body: &[u8]) -> Result<(Wanted, bool), Failure> {
 }
 
 /// The request of a gap in code.
-pub(crate) fn parse_infill(body: &[u8]) -> Result<(Wanted, bool), Failure> {
+pub(crate) fn parse_infill(body: &[u8]) -> Result<(Wanted, Style), Failure> {
     let mut fields = Fields::parse(body)?;
     let prefix =
         fields.string("input_prefix")?.ok_or_else(|| fields.wrong("input_prefix", "it is missing"))?;
     let suffix =
         fields.string("input_suffix")?.ok_or_else(|| fields.wrong("input_suffix", "it is missing"))?;
     let prompt = fields.string("prompt")?.unwrap_or_default();
-    fields.refuse(&["input_extra"])?;
-    finish(fields, WantedPrompt::Infill { prefix, suffix, prompt })
+    let extra = take_extra(&mut fields)?;
+    finish(fields, WantedPrompt::Infill(Infill { prefix, suffix, prompt, extra }))
 }
 
-fn finish(mut fields: Fields, prompt: WantedPrompt) -> Result<(Wanted, bool), Failure> {
+fn finish(mut fields: Fields, prompt: WantedPrompt) -> Result<(Wanted, Style), Failure> {
     let mut wanted = Wanted::new(fields.string("model")?.unwrap_or_default(), prompt);
     wanted.take_common(&mut fields)?;
     let limit = fields.integer("n_predict", -2, i64::from(u32::MAX))?;
@@ -50,49 +68,56 @@ fn finish(mut fields: Fields, prompt: WantedPrompt) -> Result<(Wanted, bool), Fa
     wanted.max_tokens = limit.or(other).and_then(|limit| usize::try_from(limit).ok());
     wanted.logprobs = fields.integer("n_probs", 0, 20)?.filter(|n| *n > 0).map(|n| n as usize);
     let stream = fields.boolean("stream")?.unwrap_or(false);
-    // A negative time is none.
-    if fields.number("t_max_predict_ms")?.is_some_and(|ms| ms > 0.0) {
-        let failure =
-            fields.wrong("t_max_predict_ms", "it is not supported; `timeout` ends a request with an error");
-        return Err(failure.with_code("unsupported_parameter"));
-    }
+    let limits = LineLimits::take(&mut fields)?;
+    wanted.cancel = Some(limits.cancel());
+    let wanted_fields = fields.strings("response_fields", MOST_FIELDS)?.unwrap_or_default();
     fields.refuse(REFUSED)?;
     fields.ignore(IGNORED);
     fields.finish()?;
-    Ok((wanted, stream))
+    Ok((wanted, Style { stream, limits, fields: wanted_fields }))
 }
 
 /// `/completion`.
 pub(crate) async fn completion(call: Call) -> Result<Response, Failure> {
-    let (wanted, stream) = parse_completion(&call.body)?;
-    complete(call, wanted, stream).await
+    let (wanted, style) = parse_completion(&call.body)?;
+    complete(call, wanted, style).await
 }
 
 /// `/infill`.
 pub(crate) async fn infill(call: Call) -> Result<Response, Failure> {
-    let (wanted, stream) = parse_infill(&call.body)?;
-    complete(call, wanted, stream).await
+    let (wanted, style) = parse_infill(&call.body)?;
+    complete(call, wanted, style).await
 }
 
-async fn complete(call: Call, wanted: Wanted, stream: bool) -> Result<Response, Failure> {
-    let probabilities = wanted.logprobs;
+async fn complete(call: Call, wanted: Wanted, style: Style) -> Result<Response, Failure> {
+    let with_probabilities = wanted.logprobs.is_some();
     let mut running = start(&call.state, &call.caller, wanted).await?;
+    let stream = style.stream;
+    let mut format = CompletionStream {
+        name: running.name().to_owned(),
+        with_probabilities,
+        style,
+        text: String::new(),
+        tokens: Vec::new(),
+        last: Value::Null,
+    };
     if stream {
-        let name = running.name().to_owned();
-        let format = CompletionStream { name, tokens: probabilities.map(|_| Vec::new()), last: Value::Null };
         return Ok(respond(running, format));
     }
-    let collected = Collected::wait(&mut running, 1).await?;
-    let counts = collected.usage();
-    let Some(choice) = collected.choices.into_iter().next() else {
-        return Err(Failure::server("there is no completion"));
-    };
-    let mut value = ended(running.name(), &choice.text, choice.stop.as_ref(), &counts);
-    value["tokens"] = choice.tokens.iter().map(|token| token.id).collect();
-    if probabilities.is_some() {
-        value["completion_probabilities"] = probabilities_of(running.model(), &choice.tokens);
+    collect(&mut running, &mut format).await?;
+    Ok(json_response(&format.whole(running.model())))
+}
+
+/// The fields of a response that are wanted, under their paths. Those that there are not are left out.
+fn only(response: Value, fields: &[String]) -> Value {
+    if fields.is_empty() {
+        return response;
     }
-    Ok(json_response(&value))
+    let find = |path: &String| {
+        let value = path.split('/').try_fold(&response, |value, name| value.get(name))?;
+        Some((path.clone(), value.clone()))
+    };
+    Value::Object(fields.iter().filter_map(find).collect())
 }
 
 /// The log-probabilities of tokens, as llama.cpp writes them.
@@ -130,42 +155,69 @@ fn ended(name: &str, text: &str, stop: Option<&StopReason>, counts: &Counts) -> 
     })
 }
 
-/// A completion that streams.
+/// A completion that streams, or is added up for a client that wants it as a whole.
 struct CompletionStream {
     name: String,
-    /// Tokens whose text has not come yet, if their probabilities are wanted.
-    tokens: Option<Vec<Token>>,
+    with_probabilities: bool,
+    style: Style,
+    /// The text that is not sent yet: all of it for an answer as a whole.
+    text: String,
+    /// Tokens that are not sent yet.
+    tokens: Vec<Token>,
     /// What is sent at the end.
     last: Value,
 }
 
 impl CompletionStream {
-    /// Adds the probabilities of the tokens that have come to a piece.
-    fn take_probabilities(&mut self, model: &Model, piece: &mut Value) {
-        if let Some(tokens) = self.tokens.as_mut().filter(|tokens| !tokens.is_empty()) {
-            piece["completion_probabilities"] = probabilities_of(model, &std::mem::take(tokens));
+    /// Adds text. It is sent if the answer streams, with the probabilities of the tokens that have come.
+    fn add(&mut self, text: &str, model: &Model, out: &mut Vec<u8>) {
+        self.text.push_str(text);
+        if self.style.stream && !self.text.is_empty() {
+            let mut piece = json!({ "content": std::mem::take(&mut self.text), "stop": false });
+            self.take_probabilities(model, &mut piece);
+            sse(out, None, &piece);
         }
+    }
+
+    fn take_probabilities(&mut self, model: &Model, piece: &mut Value) {
+        if self.with_probabilities && !self.tokens.is_empty() {
+            piece["completion_probabilities"] = probabilities_of(model, &std::mem::take(&mut self.tokens));
+        }
+    }
+
+    /// The whole answer.
+    fn whole(mut self, model: &Model) -> Value {
+        let mut whole = std::mem::take(&mut self.last);
+        whole["content"] = std::mem::take(&mut self.text).into();
+        whole["tokens"] = self.tokens.iter().map(|token| token.id).collect();
+        if self.with_probabilities {
+            whole["completion_probabilities"] = probabilities_of(model, &self.tokens);
+        }
+        only(whole, &self.style.fields)
     }
 }
 
 impl Format for CompletionStream {
     fn event(&mut self, event: &Event<'_>, model: &Model, out: &mut Vec<u8>) {
         match event {
-            Event::Token { id, logprob, top, .. } => {
-                if let Some(tokens) = &mut self.tokens {
-                    tokens.push(Token { id: *id, logprob: *logprob, top: top.to_vec() });
-                }
+            Event::Token { id, logprob, top, .. } if self.with_probabilities || !self.style.stream => {
+                self.tokens.push(Token { id: *id, logprob: *logprob, top: top.to_vec() });
             }
             Event::Text { text, .. } => {
-                let mut piece = json!({ "content": text, "stop": false });
-                self.take_probabilities(model, &mut piece);
-                sse(out, None, &piece);
+                let text = self.style.limits.pass(text, Instant::now());
+                self.add(&text, model, out);
             }
             Event::Stop { reason, usage, .. } => {
+                let rest = self.style.limits.rest();
+                self.add(&rest, model, out);
                 let mut counts = Counts::default();
                 counts.add(usage);
-                let mut last = ended(&self.name, "", Some(reason), &counts);
-                self.take_probabilities(model, &mut last);
+                // Limits of lines are limits like that of tokens.
+                let limited = Some(&StopReason::MaxTokens).filter(|_| self.style.limits.is_over());
+                let mut last = ended(&self.name, "", limited.or(Some(reason)), &counts);
+                if self.style.stream {
+                    self.take_probabilities(model, &mut last);
+                }
                 self.last = last;
             }
             _ => {}
@@ -173,7 +225,9 @@ impl Format for CompletionStream {
     }
 
     fn end(&mut self, out: &mut Vec<u8>) {
-        sse(out, None, &self.last);
+        if self.style.stream {
+            sse(out, None, &only(std::mem::take(&mut self.last), &self.style.fields));
+        }
     }
 
     fn fail(&mut self, failure: &Failure, out: &mut Vec<u8>) {
@@ -210,7 +264,7 @@ pub(crate) async fn detokenize(call: Call) -> Result<Response, Failure> {
 /// Decodes tokens on a thread for CPU work.
 async fn decode(call: &Call, model: &str, ids: Vec<u32>) -> Result<String, Failure> {
     let listed = call.state.find(&call.caller, model).await?;
-    let lease = call.state.models.lease(&listed).await?;
+    let lease = call.state.lease(&call.caller, &listed).await?;
     let decode = move || -> Result<String, Failure> {
         let tokenizer = lease.model().tokenizer().ok_or(gyrus::Error::NoTokenizer)?;
         let vocab = tokenizer.vocab_size();
@@ -243,7 +297,7 @@ pub(crate) async fn apply_template(call: Call) -> Result<Response, Failure> {
 /// `/props`: the default model, which is loaded for it.
 pub(crate) async fn props(call: Call) -> Result<Response, Failure> {
     let listed = call.state.find(&call.caller, "").await?;
-    let lease = call.state.models.lease(&listed).await?;
+    let lease = call.state.lease(&call.caller, &listed).await?;
     let model = lease.model();
     let sampler = crate::sampling::SamplerFields::default().sampler(model.sampling());
     let settings = json!({

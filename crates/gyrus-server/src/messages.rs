@@ -37,6 +37,17 @@ fn message(mut message: Value, path: &str) -> Result<Value, Failure> {
         }
     };
     let mut calls = map.remove("tool_calls").filter(|calls| !calls.is_null());
+    // The older name of a single call. Templates know the list.
+    if let Some(function) = map.remove("function_call").filter(|call| !call.is_null()) {
+        let path = format!("{path}.function_call");
+        if calls.is_some() {
+            return Err(Failure::field(path, "the message has tool_calls already"));
+        }
+        if !function.is_object() {
+            return Err(Failure::field(path, "it must be an object"));
+        }
+        calls = Some(json!([{ "type": "function", "function": function }]));
+    }
     if let Some(calls) = &mut calls {
         let path = format!("{path}.tool_calls");
         let list = calls.as_array_mut().ok_or_else(|| Failure::field(&path, "it must be a list"))?;
@@ -124,6 +135,20 @@ mod tests {
         assert_eq!(found[0], json!({ "role": "system", "content": "a\nb" }));
         assert_eq!(found[1]["tool_calls"][0]["function"]["arguments"], json!({ "x": 1 }));
         assert_eq!(found[1]["content"], "");
+    }
+
+    #[test]
+    fn function_calls_are_tool_calls() {
+        let old = json!({ "role": "assistant", "content": "I look.",
+            "function_call": { "name": "f", "arguments": "{\"x\": 1}" } });
+        let found = messages(vec![old.clone()], "m").unwrap();
+        let function = json!({ "name": "f", "arguments": { "x": 1 } });
+        assert_eq!(found[0]["tool_calls"], json!([{ "type": "function", "function": function }]));
+        assert_eq!((found[0].get("function_call"), &found[0]["content"]), (None, &json!("I look.")));
+        let mut both = old;
+        both["tool_calls"] = json!([{ "function": { "name": "f" } }]);
+        let error = messages(vec![both], "m").unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("m[0].function_call"));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(crate) async fn encode(
     add_special: bool,
 ) -> Result<Vec<u32>, Failure> {
     let listed = call.state.find(&call.caller, model).await?;
-    let lease = call.state.models.lease(&listed).await?;
+    let lease = call.state.lease(&call.caller, &listed).await?;
     let encode = move || -> Result<Vec<u32>, Failure> {
         let tokenizer = lease.model().tokenizer().ok_or(gyrus::Error::NoTokenizer)?;
         let special = if special { Special::Parse } else { Special::Literal };
@@ -49,7 +49,8 @@ pub(crate) async fn load(call: Call) -> Result<Response, Failure> {
     let name = fields.string("model")?.ok_or_else(|| Failure::field("model", "it is missing"))?;
     fields.finish()?;
     let listed = call.state.find(&call.caller, &name).await?;
-    let lease = call.state.models.lease_any(&listed).await?;
+    let deadline = call.state.deadline(&call.caller, None);
+    let lease = call.state.within(deadline, call.state.models.lease_any(&listed)).await?;
     let tokens = lease.served().tokens();
     Ok(json_response(&json!({ "id": lease.name(), "status": "ready", "context": tokens })))
 }

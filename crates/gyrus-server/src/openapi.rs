@@ -4,7 +4,8 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, json_response};
-use crate::routes::{Call, ROUTES};
+use crate::routes::{BodyKind, Call, ROUTES, Route};
+use crate::sampling::numbers;
 
 /// `/openapi.json`.
 pub(crate) async fn serve(_: Call) -> Result<Response, Failure> {
@@ -26,10 +27,15 @@ pub(crate) fn description() -> Value {
                 "default": { "description": "An error in the format of the route's API" },
             },
         });
-        if route.method == "POST" {
-            let schema = json!({ "type": "object", "required": route.required });
-            let content = json!({ "application/json": { "schema": schema } });
-            operation["requestBody"] = json!({ "required": true, "content": content });
+        let kind = match route.body {
+            BodyKind::None => None,
+            BodyKind::Json => Some("application/json"),
+            BodyKind::Form => Some("multipart/form-data"),
+        };
+        if let Some(kind) = kind {
+            let properties = properties(route);
+            let schema = json!({ "type": "object", "required": route.required, "properties": properties });
+            operation["requestBody"] = json!({ "required": true, "content": { kind: { "schema": schema } } });
         }
         if let Some((_, name)) = path.split_once('{') {
             let name = name.trim_end_matches('}');
@@ -47,6 +53,36 @@ pub(crate) fn description() -> Value {
         "components": { "securitySchemes": schemes },
         "security": [{}, { "key": [] }],
     })
+}
+
+/// Routes whose requests have the parameters of samplers beside their other fields.
+const SAMPLING: &[&str] = &[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/api/chat",
+    "/api/generate",
+    "/completion",
+    "/infill",
+];
+
+/// The fields of a request that tables of this server know; there are more. `{}` is a field of any type.
+fn properties(route: &Route) -> Value {
+    let mut properties: Map<String, Value> =
+        route.required.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
+    let mut add = |name: &str, schema: Value| drop(properties.insert(name.to_owned(), schema));
+    if route.body == BodyKind::Form {
+        add("file", json!({ "type": "string", "format": "binary" }));
+    }
+    if route.generates {
+        add("model", json!({ "type": "string" }));
+    }
+    if SAMPLING.contains(&route.path) {
+        add("stream", json!({ "type": "boolean" }));
+        numbers().for_each(|name| add(name, json!({ "type": "number" })));
+    }
+    Value::Object(properties)
 }
 
 fn operation_id(method: &str, path: &str) -> String {

@@ -27,6 +27,15 @@ pub(crate) struct Call {
     pub(crate) held: Arc<Held>,
 }
 
+/// What the body of a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BodyKind {
+    None,
+    Json,
+    /// `multipart/form-data`.
+    Form,
+}
+
 type Answered = Pin<Box<dyn Future<Output = Result<Response, Failure>> + Send>>;
 
 /// A route.
@@ -36,15 +45,20 @@ pub(crate) struct Route {
     pub(crate) summary: &'static str,
     /// Fields of the request that are not optional.
     pub(crate) required: &'static [&'static str],
+    /// What the body of a request is.
+    pub(crate) body: BodyKind,
     /// Whether it starts a generation, so that a full queue refuses it before its body is read.
     pub(crate) generates: bool,
     handler: fn(Call) -> Answered,
 }
 
 macro_rules! route {
-    ($method:ident $path:literal, $summary:literal, $required:expr, $generates:literal, $handler:path) => {
+    (GET $path:literal, $($rest:tt)*) => { route!(GET None $path, $($rest)*) };
+    (POST $path:literal, $($rest:tt)*) => { route!(POST Json $path, $($rest)*) };
+    ($method:ident $body:ident $path:literal, $summary:literal, $required:expr, $generates:literal, $handler:path) => {
         Route {
             method: Method::$method,
+            body: BodyKind::$body,
             path: $path,
             summary: $summary,
             required: &$required,
@@ -72,8 +86,8 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(POST "/v1/responses", "OpenAI: answer an input", ["input"], true, openai::responses::create),
     route!(POST "/v1/embeddings", "OpenAI: compute vectors of texts", ["input"], true, openai::embeddings::create),
     route!(POST "/v1/rerank", "Jina, Cohere: order documents by relevance", ["query", "documents"], true, openai::embeddings::rerank),
-    route!(POST "/v1/audio/transcriptions", "OpenAI: write what is said in a recording (multipart/form-data)", [], true, openai::audio::transcribe),
-    route!(POST "/v1/audio/translations", "OpenAI: translate what is said to English (multipart/form-data)", [], true, openai::audio::translate),
+    route!(POST Form "/v1/audio/transcriptions", "OpenAI: write what is said in a recording", ["file"], true, openai::audio::transcribe),
+    route!(POST Form "/v1/audio/translations", "OpenAI: translate what is said to English", ["file"], true, openai::audio::translate),
     route!(GET "/v1/models", "OpenAI: list the models", [], false, openai::models::list),
     route!(GET "/v1/models/{*id}", "OpenAI: describe a model", [], false, openai::models::show),
 
@@ -139,10 +153,13 @@ async fn handle(
     }
     let answered = async {
         let mut held = state.bodies.hold();
-        let body = match route.method {
-            Method::POST => body::read(&parts.headers, body, &state.config, &mut held).await?,
-            _ => Bytes::new(),
+        let body = match route.body {
+            BodyKind::None => Bytes::new(),
+            _ => body::read(&parts.headers, body, &state.config, &mut held).await?,
         };
+        if route.body == BodyKind::Json {
+            held.add_values(&body)?;
+        }
         let held = Arc::new(held);
         let parameter = parameter.map(|Path(parameter)| parameter).unwrap_or_default();
         (route.handler)(Call { state, caller, parameter, body, held }).await

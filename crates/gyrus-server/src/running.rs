@@ -14,7 +14,7 @@ use crate::failure::{Failure, Kind};
 use crate::gate::Ticket;
 use crate::keys::Slot;
 use crate::metrics::ModelCounts;
-use crate::models::Lease;
+use crate::models::{Lease, Listed};
 use crate::state::{Caller, State};
 use crate::wanted::{Wanted, WantedPrompt};
 
@@ -31,34 +31,51 @@ pub(crate) struct Running {
 }
 
 /// Starts a generation: finds the model, enters the queue, loads the model if needed, and prepares the prompt on a thread
-/// for CPU work.
+/// for CPU work. The time of the request covers all of that.
 pub(crate) async fn start(
     state: &Arc<State>,
     caller: &Arc<Caller>,
-    mut wanted: Wanted,
+    wanted: Wanted,
 ) -> Result<Running, Failure> {
     let listed = state.find(caller, &wanted.model).await?;
+    if let Some(key) = &caller.key {
+        key.check_priority(wanted.priority)?;
+    }
     let ticket = state.gate.enter(wanted.choices).ok_or_else(|| state.full())?;
     let slot = caller.key.as_ref().map(|key| key.enter()).transpose()?;
-    let started = Instant::now();
-    let lease = state.models.lease(&listed).await?.keep_alive(state.kept(wanted.keep_alive));
-    let most = state.config.request_timeout;
-    wanted.time_limit = Some(wanted.time_limit.map_or(most, |limit| limit.min(most)));
     if state.config.log_prompts {
         log_prompt(&caller.id, &wanted.prompt);
     }
+    let deadline = state.deadline(caller, wanted.time_limit);
+    let prepared = prepare(state, caller, wanted, &listed, (ticket, slot), deadline);
+    state.within(deadline, prepared).await
+}
+
+/// Loads the model if needed, and prepares the prompt.
+async fn prepare(
+    state: &Arc<State>,
+    caller: &Arc<Caller>,
+    mut wanted: Wanted,
+    listed: &Listed,
+    places: (Ticket, Option<Slot>),
+    deadline: Instant,
+) -> Result<Running, Failure> {
+    let started = Instant::now();
+    let lease = state.models.lease(listed).await?.keep_alive(state.kept(wanted.keep_alive));
     let longest = state.config.max_tokens;
     let (of_thread, config_state) = (Arc::clone(caller), Arc::clone(state));
     let prepare = move || -> Result<Running, Failure> {
+        // What is left when the generation begins.
+        wanted.time_limit = Some(deadline.saturating_duration_since(Instant::now()));
         let request = wanted.request(lease.model(), longest)?;
         let request = request.client(of_thread.client()).tenant(of_thread.tenant());
         let answer = lease.model().answer(request)?;
         let of_end = Arc::clone(&config_state);
         let ending = Box::pin(async move { of_end.ending().await });
         let meter = Meter::new(config_state, of_thread, lease.name(), started);
-        Ok(Running { answer, meter, lease, ending, places: (ticket, slot) })
+        Ok(Running { answer, meter, lease, ending, places })
     };
-    // If the client goes away meanwhile, the thread's result is dropped, and with it the generation.
+    // If nobody waits any more, the thread's result is dropped, and with it the generation.
     let prepared = tokio::task::spawn_blocking(prepare).await;
     prepared.map_err(|error| Failure::server(format!("the prompt could not be prepared: {error}")))?
 }
@@ -208,7 +225,9 @@ fn log_prompt(id: &str, prompt: &WantedPrompt) {
         }
         WantedPrompt::Text(text) => info!(id = %id, text = %text, "prompt"),
         WantedPrompt::Ids(ids) => info!(id = %id, tokens = ?ids, "prompt"),
-        WantedPrompt::Infill { prefix, suffix, .. } => info!(id = %id, %prefix, %suffix, "prompt"),
+        WantedPrompt::Infill(infill) => {
+            info!(id = %id, prefix = %infill.prefix, suffix = %infill.suffix, "prompt");
+        }
     }
 }
 
@@ -219,11 +238,14 @@ pub(crate) async fn prompt_tokens(
     wanted: Wanted,
 ) -> Result<Vec<u32>, Failure> {
     let listed = state.find(caller, &wanted.model).await?;
-    let lease = state.models.lease(&listed).await?;
+    let lease = state.lease(caller, &listed).await?;
     let prepare = move || -> Result<Vec<u32>, Failure> {
         let request = wanted.request(lease.model(), None)?;
         Ok(lease.model().prompt_tokens(&request)?)
     };
-    let prepared = tokio::task::spawn_blocking(prepare).await;
-    prepared.map_err(|error| Failure::server(format!("the prompt could not be prepared: {error}")))?
+    let prepared = async {
+        let prepared = tokio::task::spawn_blocking(prepare).await;
+        prepared.map_err(|error| Failure::server(format!("the prompt could not be prepared: {error}")))?
+    };
+    state.within(state.deadline(caller, None), prepared).await
 }

@@ -1,6 +1,6 @@
 //! The sampler of a request. Each parameter is one line of the table.
 
-use gyrus::{Mirostat, Sampler, Sampling};
+use gyrus::{Mirostat, Order, Sampler, Sampling};
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -43,8 +43,13 @@ const MIROSTAT: &[Parameter] = &[
     (&["mirostat_eta"], |s, v| s.mirostat.iter_mut().for_each(|mirostat| mirostat.eta = v as f32)),
 ];
 
+/// The names of all parameters that are numbers.
+pub(crate) fn numbers() -> impl Iterator<Item = &'static str> {
+    PARAMETERS.iter().chain(MIROSTAT).flat_map(|(names, _)| names.iter().copied())
+}
+
 /// Samplers of other engines. A request that uses one is refused.
-const UNSUPPORTED: &[&str] = &["top_a", "min_tokens", "bad_words", "use_beam_search", "samplers"];
+const UNSUPPORTED: &[&str] = &["top_a", "min_keep", "min_tokens", "bad_words", "use_beam_search"];
 
 /// The same of samplers that are off at 1, which clients send by default.
 const OFF_AT_ONE: &[&str] = &["tfs_z", "length_penalty"];
@@ -58,6 +63,7 @@ pub(crate) struct SamplerFields {
     set: Vec<(Put, f64)>,
     logit_bias: Vec<(u32, f32)>,
     seed: Option<u64>,
+    order: Option<Order>,
 }
 
 impl SamplerFields {
@@ -89,7 +95,7 @@ impl SamplerFields {
         }
         fields.refuse(UNSUPPORTED)?;
         fields.ignore(WITHOUT_EFFECT);
-        Ok(SamplerFields { set, logit_bias, seed: seed(fields)? })
+        Ok(SamplerFields { set, logit_bias, seed: seed(fields)?, order: order(fields)? })
     }
 
     /// The sampler of a model.
@@ -103,11 +109,27 @@ impl SamplerFields {
             penalty_window: model.penalty_window.unwrap_or(64),
             logit_bias: self.logit_bias.clone(),
             seed: self.seed.unwrap_or_else(random::number),
+            order: self.order.unwrap_or_default(),
             ..Sampler::default()
         };
         self.set.iter().for_each(|(put, value)| put(&mut sampler, *value));
         sampler
     }
+}
+
+/// The most samplers of a request.
+const MOST_SAMPLERS: usize = 64;
+
+/// llama.cpp's sampler that weighs ends of a gap in code against going on. It is accepted since editors name it; without it
+/// the same tokens are drawn from.
+const INFILL: &str = "infill";
+
+/// The stages that are applied, in this order, by the names of llama.cpp.
+fn order(fields: &mut Fields) -> Result<Option<Order>, Failure> {
+    let Some(mut names) = fields.strings("samplers", MOST_SAMPLERS)? else { return Ok(None) };
+    names.retain(|name| name != INFILL);
+    let order = names.join(";").parse::<Order>();
+    order.map(Some).map_err(|error| fields.wrong("samplers", error.to_string()))
 }
 
 /// The seed: any whole number of 64 bits, with a sign or without. -1 is a random one, as in llama.cpp and Ollama.
@@ -218,8 +240,31 @@ mod tests {
     }
 
     #[test]
+    fn samplers_have_an_order() {
+        let of = |body: &str| order(&mut Fields::parse(body.as_bytes()).unwrap());
+        for (samplers, expected) in [
+            (r#"["top_k", "top_p", "infill"]"#, "top_k;top_p"),
+            (
+                r#"["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]"#,
+                "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature",
+            ),
+            (r#""top-k;temp""#, "top_k;temperature"),
+            ("[]", ""),
+        ] {
+            let found = of(&format!(r#"{{"samplers": {samplers}}}"#)).unwrap();
+            assert_eq!(found.map(|order| order.to_string()).as_deref(), Some(expected));
+        }
+        assert_eq!(of("{}").unwrap(), None);
+        for wrong in [r#"["top_q"]"#, r#"["top_k", "top-k"]"#, "[1]", "{}"] {
+            let error = of(&format!(r#"{{"samplers": {wrong}}}"#)).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("samplers"), "{wrong}");
+        }
+    }
+
+    #[test]
     fn other_samplers_are_refused_by_name() {
-        let mut off = Fields::parse(br#"{"tfs_z": 1, "length_penalty": 1.0, "top_a": 0}"#).unwrap();
+        let mut off =
+            Fields::parse(br#"{"tfs_z": 1, "length_penalty": 1.0, "top_a": 0, "min_keep": 0}"#).unwrap();
         SamplerFields::take(&mut off).unwrap();
         off.finish().unwrap();
         for (body, name) in [

@@ -1,6 +1,8 @@
 //! What all requests share.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -11,7 +13,7 @@ use crate::gate::Gate;
 use crate::keep_alive::KeepAlive;
 use crate::keys::{Key, Keys};
 use crate::metrics::{Metrics, Now};
-use crate::models::{Listed, Registry, Source};
+use crate::models::{Lease, Listed, Registry, Source};
 
 /// What all requests of a server share.
 pub(crate) struct State {
@@ -24,6 +26,9 @@ pub(crate) struct State {
     pub(crate) bodies: Arc<Bodies>,
     pub(crate) phase: watch::Sender<Phase>,
 }
+
+/// Longer than any request runs.
+const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Where a server is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +48,8 @@ pub(crate) struct Caller {
     pub(crate) address: String,
     /// The id of the request.
     pub(crate) id: String,
+    /// When its headers had come. Its time begins then.
+    pub(crate) arrived: Instant,
 }
 
 impl State {
@@ -75,6 +82,35 @@ impl State {
         let mut phase = self.phase.subscribe();
         // The state outlives every request.
         let _ = phase.wait_for(|phase| *phase == Phase::Ending).await;
+    }
+
+    /// When a request ends unfinished. `asked`: the time that it gives itself.
+    pub(crate) fn deadline(&self, caller: &Caller, asked: Option<Duration>) -> Instant {
+        let most = self.config.request_timeout;
+        let limit = asked.map_or(most, |asked| asked.min(most));
+        // A limit beyond what clocks can tell is none.
+        caller.arrived.checked_add(limit).unwrap_or_else(|| caller.arrived + FAR)
+    }
+
+    /// A part of a request, unless the request's time is over before or the server ends.
+    pub(crate) async fn within<T>(
+        &self,
+        deadline: Instant,
+        part: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        tokio::select! {
+            done = tokio::time::timeout_at(deadline.into(), part) => done.unwrap_or_else(|_| {
+                Err(Failure::new(Kind::Timeout, "the time limit of the request has passed"))
+            }),
+            () = self.ending() => {
+                Err(Failure::new(Kind::Unavailable, "the server is shutting down").with_retry(5))
+            }
+        }
+    }
+
+    /// A language model for a request without a generation. Loading it takes from the request's time.
+    pub(crate) async fn lease(&self, caller: &Caller, listed: &Listed) -> Result<Lease, Failure> {
+        self.within(self.deadline(caller, None), self.models.lease(listed)).await
     }
 
     /// How long a model is to stay after a request. Where clients do not manage models, they do not decide it.

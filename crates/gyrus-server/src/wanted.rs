@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use gyrus::constrain::Source;
 use gyrus::tools::{ToolChoice, Tools};
-use gyrus::{Message, Model, Prompt, Request, Speculation};
+use gyrus::{Cancel, Message, Model, Prompt, Request, Speculation};
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
 use crate::fields::Fields;
+use crate::infill::Infill;
 use crate::keep_alive::KeepAlive;
 use crate::sampling::SamplerFields;
 
@@ -37,6 +38,8 @@ pub(crate) struct Wanted {
     pub(crate) speculate: bool,
     /// Texts that DRY's repetitions do not reach over.
     pub(crate) dry_breakers: Option<Vec<String>>,
+    /// Stops the engine when it is set.
+    pub(crate) cancel: Option<Cancel>,
 }
 
 #[derive(Debug, Clone)]
@@ -45,14 +48,14 @@ pub(crate) enum WantedPrompt {
     Messages(Vec<Value>),
     Text(String),
     Ids(Vec<u32>),
-    /// The code before and after a gap, for models that have tokens for it.
-    Infill {
-        prefix: String,
-        suffix: String,
-        prompt: String,
-    },
+    /// A gap in code.
+    Infill(Infill),
 }
 
+/// The lowest priority of a request.
+pub(crate) const LOWEST_PRIORITY: i32 = -1000;
+/// The highest one.
+pub(crate) const HIGHEST_PRIORITY: i32 = 1000;
 /// The most stop strings of a request.
 const MOST_STOPS: usize = 64;
 /// The most bytes of a stop string.
@@ -83,6 +86,7 @@ impl Wanted {
             keep_alive: None,
             speculate: false,
             dry_breakers: None,
+            cancel: None,
         }
     }
 
@@ -101,7 +105,8 @@ impl Wanted {
                 .ok_or_else(|| fields.wrong("timeout", "it must be seconds, above 0 and at most 86400"))?;
             self.time_limit = Some(Duration::from_secs_f64(seconds));
         }
-        self.priority = fields.integer("priority", -1000, 1000)?.unwrap_or(0) as i32;
+        let priority = fields.integer("priority", LOWEST_PRIORITY.into(), HIGHEST_PRIORITY.into())?;
+        self.priority = priority.unwrap_or(0) as i32;
         if let Some(value) = fields.take("keep_alive") {
             self.keep_alive =
                 Some(KeepAlive::from_json(&value).map_err(|why| fields.wrong("keep_alive", why))?);
@@ -109,7 +114,7 @@ impl Wanted {
         self.speculate = fields.boolean("speculate")?.unwrap_or(false);
         self.dry_breakers = fields.strings("dry_sequence_breakers", MOST_BREAKERS)?;
         // The cache of prefixes is shared by all requests of a key; there is nothing to switch per request.
-        fields.ignore(&["cache_prompt", "id_slot", "n_keep", "slot_id", "samplers", "n_probs_sum"]);
+        fields.ignore(&["cache_prompt", "id_slot", "n_keep", "slot_id", "n_probs_sum"]);
         Ok(())
     }
 
@@ -161,7 +166,8 @@ impl Wanted {
     /// The request of the engine.
     pub(crate) fn request(self, model: &Model, longest: Option<usize>) -> Result<Request, Failure> {
         let sampler = self.sampling.sampler(model.sampling());
-        let mut request = Request::new(self.prompt.prompt(model)?)
+        let max_tokens = self.max_tokens.or(longest);
+        let mut request = Request::new(self.prompt.prompt(model, max_tokens)?)
             .sampler(sampler)
             .stop(self.stop)
             .ignore_end(self.ignore_end)
@@ -169,7 +175,7 @@ impl Wanted {
             .priority(self.priority)
             .parallel_calls(self.parallel_calls)
             .tool_choice(self.tool_choice);
-        if let Some(tokens) = self.max_tokens.or(longest) {
+        if let Some(tokens) = max_tokens {
             request = request.max_tokens(tokens);
         }
         if let Some(n) = self.logprobs {
@@ -196,46 +202,24 @@ impl Wanted {
         if let Some(texts) = self.dry_breakers {
             request = request.dry_breakers(texts);
         }
+        if let Some(cancel) = self.cancel {
+            request = request.cancel(cancel);
+        }
         Ok(request)
     }
 }
 
 impl WantedPrompt {
-    fn prompt(self, model: &Model) -> Result<Prompt, Failure> {
+    fn prompt(self, model: &Model, max_tokens: Option<usize>) -> Result<Prompt, Failure> {
         Ok(match self {
             WantedPrompt::Messages(messages) => {
                 Prompt::Messages(messages.into_iter().map(Message::from).collect())
             }
             WantedPrompt::Text(text) => Prompt::Text(text),
             WantedPrompt::Ids(ids) => Prompt::Ids(ids),
-            WantedPrompt::Infill { prefix, suffix, prompt } => {
-                Prompt::Ids(infill(model, [prefix, suffix, prompt])?)
-            }
+            WantedPrompt::Infill(infill) => Prompt::Ids(infill.tokens(model, max_tokens)?),
         })
     }
-}
-
-/// The tokens of a gap in code: prefix and suffix behind their markers, then the marker of the middle.
-fn infill(model: &Model, [prefix, suffix, prompt]: [String; 3]) -> Result<Vec<u32>, Failure> {
-    use gyrus::text::Special::Literal;
-    let tokenizer = model.tokenizer().ok_or(gyrus::Error::NoTokenizer)?;
-    let special = tokenizer.special_ids();
-    let (Some(before), Some(after), Some(middle)) =
-        (special.fim_prefix, special.fim_suffix, special.fim_middle)
-    else {
-        return Err(Failure::field("model", "it has no tokens to fill in the middle with"));
-    };
-    let mut ids = Vec::new();
-    if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos()) {
-        ids.push(bos);
-    }
-    ids.push(before);
-    tokenizer.encode_into(&prefix, Literal, false, &mut ids);
-    ids.push(after);
-    tokenizer.encode_into(&suffix, Literal, false, &mut ids);
-    ids.push(middle);
-    tokenizer.encode_into(&prompt, Literal, false, &mut ids);
-    Ok(ids)
 }
 
 fn check_stops(fields: &Fields, name: &str, stop: Vec<String>) -> Result<Vec<String>, Failure> {

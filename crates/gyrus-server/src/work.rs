@@ -1,7 +1,6 @@
 //! Work that is no generation: embeddings, ranks, transcripts. A model does that of one request at a time; the others wait in
 //! their order and hold no thread meanwhile.
 
-use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -9,7 +8,9 @@ use std::time::Instant;
 use tracing::info;
 
 use crate::failure::{Failure, Kind};
+use crate::gate::Ticket;
 use crate::keep_alive::KeepAlive;
+use crate::keys::Slot;
 use crate::metrics::ModelCounts;
 use crate::models::Lease;
 use crate::routes::Call;
@@ -25,19 +26,19 @@ pub(crate) async fn run<T: Send + 'static>(
     work: impl FnOnce(&Lease, &Progress) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     let (state, caller) = (&call.state, &call.caller);
-    let started = Instant::now();
+    let (started, deadline) = (Instant::now(), state.deadline(caller, None));
     let listed = state.find(caller, model).await?;
     let ticket = state.gate.enter(1).ok_or_else(|| state.full())?;
     let slot = caller.key.as_ref().map(|key| key.enter()).transpose()?;
-    let lease = within(state, started, state.models.lease_any(&listed)).await?;
+    let lease = state.within(deadline, state.models.lease_any(&listed)).await?;
     let lease = lease.keep_alive(state.kept(keep_alive));
-    let progress = Progress::new(state, caller, lease.name(), started);
+    let progress = Progress::new(state, caller, lease.name(), started, (ticket, slot));
     let stop = StopOnDrop(Arc::clone(&progress));
     let held = Arc::clone(&call.held);
     let part = async move {
         let turn = lease.turn().await?;
         let work = move || {
-            let _places = (ticket, slot, turn, held);
+            let _places = (turn, held);
             let done = work(&lease, &progress);
             progress.end(if done.is_ok() { "finished" } else { "failed" });
             done
@@ -45,7 +46,7 @@ pub(crate) async fn run<T: Send + 'static>(
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|error| Failure::server(format!("the work did not end: {error}")))?
     };
-    let done = within(state, started, part).await;
+    let done = state.within(deadline, part).await;
     if let Err(failure) = &done {
         stop.0.end(match failure.kind {
             Kind::Timeout => "timeout",
@@ -54,23 +55,6 @@ pub(crate) async fn run<T: Send + 'static>(
         });
     }
     done
-}
-
-/// A part of a request, unless the request's time is over before or the server ends.
-async fn within<T>(
-    state: &State,
-    started: Instant,
-    part: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let left = state.config.request_timeout.saturating_sub(started.elapsed());
-    tokio::select! {
-        done = tokio::time::timeout(left, part) => done.unwrap_or_else(|_| {
-            Err(Failure::new(Kind::Timeout, "the time limit of the request has passed"))
-        }),
-        () = state.ending() => {
-            Err(Failure::new(Kind::Unavailable, "the server is shutting down").with_retry(5))
-        }
-    }
 }
 
 /// How far the work of a request is, and whether it goes on. Its counts are written when it is dropped.
@@ -86,10 +70,19 @@ pub(crate) struct Progress {
     written: AtomicUsize,
     /// How it ended.
     outcome: OnceLock<&'static str>,
+    /// Given back when the counts are written, so that whoever sees the places free sees the counts.
+    #[allow(dead_code, reason = "places are given back when they are dropped")]
+    places: (Ticket, Option<Slot>),
 }
 
 impl Progress {
-    fn new(state: &Arc<State>, caller: &Arc<Caller>, model: &str, started: Instant) -> Arc<Progress> {
+    fn new(
+        state: &Arc<State>,
+        caller: &Arc<Caller>,
+        model: &str,
+        started: Instant,
+        places: (Ticket, Option<Slot>),
+    ) -> Arc<Progress> {
         Arc::new(Progress {
             counts: state.metrics.of(model),
             state: Arc::clone(state),
@@ -99,6 +92,7 @@ impl Progress {
             read: AtomicUsize::new(0),
             written: AtomicUsize::new(0),
             outcome: OnceLock::new(),
+            places,
         })
     }
 

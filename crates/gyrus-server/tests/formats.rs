@@ -140,6 +140,27 @@ fn ollama_answers_equal_the_library() {
     let whole = post(server.address, "/api/chat", &body).json();
     let found: Value = serde_json::from_str(whole["message"]["content"].as_str().unwrap()).unwrap();
     assert!(found["yes"].is_boolean(), "{whole}");
+    // Log-probabilities, in all lines together as in one answer.
+    let mut body = json!({ "model": "tales", "prompt": "Once upon a time", "raw": true, "stream": false, "logprobs": true,
+        "top_logprobs": 2, "options": { "temperature": 0, "num_predict": 12 } });
+    let whole = post(server.address, "/api/generate", &body).json();
+    let logprobs = whole["logprobs"].as_array().unwrap();
+    assert_eq!((logprobs.len(), whole["response"].as_str()), (12, Some(raw.as_str())), "{whole}");
+    for token in logprobs {
+        let top = token["top_logprobs"].as_array().unwrap();
+        assert_eq!(
+            (top.len(), &top[0]["token"], &top[0]["logprob"]),
+            (2, &token["token"], &token["logprob"])
+        );
+        assert!(token["bytes"].is_array() && token["logprob"].as_f64().unwrap() <= 0.0, "{token}");
+    }
+    body["stream"] = true.into();
+    let lines = post(server.address, "/api/generate", &body).lines();
+    let streamed: Vec<Value> =
+        lines.iter().filter_map(|line| line["logprobs"].as_array()).flatten().cloned().collect();
+    assert_eq!(&streamed, logprobs);
+    let alone = json!({ "model": "tales", "prompt": "a", "top_logprobs": 2 });
+    assert!(post(server.address, "/api/generate", &alone).text().contains("top_logprobs"));
     // Models.
     let tags = get(server.address, "/api/tags").json();
     assert_eq!(
@@ -243,9 +264,7 @@ fn llama_cpp_routes_answer_as_its_server_does() {
         .cloned()
         .collect();
     assert_eq!(json!(probabilities), whole["completion_probabilities"]);
-    for (name, value) in
-        [("t_max_predict_ms", json!(5)), ("n_indent", json!(4)), ("post_sampling_probs", json!(true))]
-    {
+    for (name, value) in [("t_max_predict_ms", json!("5")), ("post_sampling_probs", json!(true))] {
         let reply = post(server.address, "/completion", &json!({ "prompt": "a", name: value }));
         assert_eq!((reply.status, reply.text().contains(name)), (400, true), "{}", reply.text());
     }
@@ -308,6 +327,43 @@ fn the_description_has_the_routes_that_there_are() {
             }
         }
     }
+    for (path, kind, other) in [
+        ("/v1/audio/transcriptions", "multipart/form-data", "application/json"),
+        ("/v1/audio/translations", "multipart/form-data", "application/json"),
+        ("/v1/chat/completions", "application/json", "multipart/form-data"),
+    ] {
+        let content = &paths[path]["post"]["requestBody"]["content"];
+        assert!(content[kind].is_object() && content[other].is_null(), "{path}: {content}");
+    }
+    let file =
+        &paths["/v1/audio/transcriptions"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"];
+    assert_eq!(
+        (&file["required"], &file["properties"]["file"]["format"]),
+        (&json!(["file"]), &json!("binary"))
+    );
+    // What is described as a number is read, and must be one.
+    let mut described = 0;
+    for (path, methods) in paths {
+        let schema = &methods["post"]["requestBody"]["content"]["application/json"]["schema"];
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        for (name, _) in properties.filter(|(_, schema)| schema["type"] == "number") {
+            let mut body = json!({ "model": "tales", "prompt": "a", "input": "a", "input_prefix": "a", "input_suffix": "b",
+                "max_tokens": 1, "mirostat": 2, "messages": [{ "role": "user", "content": "a" }] });
+            body.as_object_mut().unwrap().retain(|field, _| {
+                schema["required"].as_array().unwrap().iter().any(|required| required == field)
+            });
+            body[name] = "many".into();
+            let reply = post(server.address, path, &body);
+            assert_eq!(
+                (reply.status, reply.text().contains(name.as_str())),
+                (400, true),
+                "{path}: {}",
+                reply.text()
+            );
+            described += 1;
+        }
+    }
+    assert!(described > 100, "{described}");
     let count = ids.len();
     ids.sort();
     ids.dedup();

@@ -110,6 +110,29 @@ fn completions_take_text_ids_and_lists() {
     assert_eq!(tokens.flatten().count(), 16);
 }
 
+/// A sequence whose events nobody takes holds, so the events of all prompts are taken as they come.
+#[test]
+fn several_prompts_run_together() {
+    let Some(server) = start(config()) else { return };
+    post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 }));
+    let sums = || {
+        let text = get(server.address, "/metrics").text().to_owned();
+        ["gyrus_first_token_seconds_sum", "gyrus_request_seconds_sum"].map(|name| {
+            let line =
+                text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{text}"));
+            line.trim().parse::<f64>().unwrap()
+        })
+    };
+    let before = sums();
+    let body =
+        json!({ "prompt": ["Once", "The fox", "A dog", "In a wood"], "max_tokens": 400, "ignore_eos": true });
+    let whole = post(server.address, "/v1/completions", &body).json();
+    assert_eq!(whole["usage"]["completion_tokens"], 1600, "{whole}");
+    let after = sums();
+    let (first, all) = (after[0] - before[0], after[1] - before[1]);
+    assert!(first < all / 3.0, "first tokens came after {first} s, in {all} s of requests");
+}
+
 #[test]
 fn stops_end_the_text_before_them() {
     let Some(source) = TestSource::tales() else { return };

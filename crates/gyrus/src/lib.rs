@@ -92,6 +92,8 @@ pub use event::{Event, StopReason, Usage};
 pub use generation::Generation;
 pub use gyrus_cpu::{release_free_memory, return_large_buffers};
 pub use gyrus_formats::Access;
+/// The most sequences that a model computes at once, on every device.
+pub use gyrus_kernels::MAX_SLOTS as MAX_SEQUENCES;
 pub use gyrus_kernels::observe::OpResult;
 pub use gyrus_kernels::{
     Bandwidth, Breakers, Dry, DynamicTemperature, KvLayer, Level, Mirostat, Order, Plan, Precision, Profile,

@@ -19,7 +19,7 @@ use crate::serving::WINDOW_SLACK;
 use crate::weights::WeightBytes;
 
 /// The most sequences for which groups with a window have blocks.
-const MOST_WINDOWS: usize = 128;
+const MOST_WINDOWS: usize = gyrus_kernels::MAX_SLOTS;
 
 /// Records of a hybrid's state for each sequence: two that its steps alternate between, and two for checkpoints.
 const RECORDS: usize = 4;

@@ -76,7 +76,7 @@ pub(crate) struct ServerArgs {
     pub(crate) host_name: Vec<String>,
 
     /// Sequences that each model computes at once
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=gyrus::MAX_SEQUENCES as i64))]
     pub(crate) parallel: u16,
 
     /// Sequences that may wait; more are refused with 429

@@ -29,11 +29,11 @@ use crate::backend::BackendError;
 use crate::batch::{Batch, Demands};
 use crate::delta::Records;
 use crate::kv::KV_BLOCK;
-use crate::slots::{Chunk, Decode, Draft, Landed, Limits, Slots, Work};
+use crate::slots::{Chunk, Decode, Draft, Landed, Limits, MAX_SLOTS, Slots, Work};
 
 /// What backends on the host can run at once. They compute when work is submitted, so more steps gain nothing.
 pub const HOST_LIMITS: Limits = Limits {
-    slots: 128,
+    slots: MAX_SLOTS,
     rows: 512,
     logit_rows: 512,
     steps: 32,

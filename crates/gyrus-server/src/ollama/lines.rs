@@ -5,7 +5,9 @@ use std::time::Instant;
 use gyrus::{Event, Model, StopReason, Usage};
 use serde_json::{Value, json};
 
+use crate::collected::Token;
 use crate::failure::{Failure, Wire};
+use crate::openai::logprobs;
 use crate::stream::{Format, json_line};
 use crate::time::timestamp;
 
@@ -25,6 +27,8 @@ pub(super) struct Lines {
     text: String,
     thinking: String,
     calls: Vec<Value>,
+    /// Tokens that are not sent yet, if their log-probabilities are wanted.
+    tokens: Option<Vec<Token>>,
     done: Option<(&'static str, Usage)>,
 }
 
@@ -58,7 +62,7 @@ fn line(model: &str, shape: Shape, text: &str, thinking: &str, calls: &[Value]) 
 }
 
 impl Lines {
-    pub(super) fn new(model: &str, shape: Shape, stream: bool) -> Lines {
+    pub(super) fn new(model: &str, shape: Shape, stream: bool, with_logprobs: bool) -> Lines {
         Lines {
             model: model.to_owned(),
             shape,
@@ -67,13 +71,15 @@ impl Lines {
             text: String::new(),
             thinking: String::new(),
             calls: Vec::new(),
+            tokens: with_logprobs.then(Vec::new),
             done: None,
         }
     }
 
     /// The whole answer.
-    pub(super) fn whole(&self) -> Value {
+    pub(super) fn whole(&mut self, model: &Model) -> Value {
         let mut whole = line(&self.model, self.shape, &self.text, &self.thinking, &self.calls);
+        self.add_logprobs(&mut whole, model);
         self.finish(&mut whole);
         whole
     }
@@ -95,9 +101,18 @@ impl Lines {
         }
     }
 
-    fn part(&mut self, text: &str, thinking: &str, calls: &[Value], out: &mut Vec<u8>) {
+    /// Adds the log-probabilities of the tokens that have come, in the form of OpenAI's chats.
+    fn add_logprobs(&mut self, line: &mut Value, model: &Model) {
+        if let Some(tokens) = self.tokens.as_mut().filter(|tokens| !tokens.is_empty()) {
+            line["logprobs"] = tokens.drain(..).map(|token| logprobs::of_chat(model, &token)).collect();
+        }
+    }
+
+    fn part(&mut self, text: &str, thinking: &str, calls: &[Value], model: &Model, out: &mut Vec<u8>) {
         if self.stream {
-            json_line(out, &line(&self.model, self.shape, text, thinking, calls));
+            let mut line = line(&self.model, self.shape, text, thinking, calls);
+            self.add_logprobs(&mut line, model);
+            json_line(out, &line);
         } else {
             self.text.push_str(text);
             self.thinking.push_str(thinking);
@@ -111,20 +126,29 @@ impl Format for Lines {
         "application/x-ndjson"
     }
 
-    fn event(&mut self, event: &Event<'_>, _: &Model, out: &mut Vec<u8>) {
+    fn event(&mut self, event: &Event<'_>, model: &Model, out: &mut Vec<u8>) {
         match event {
-            Event::Text { text, .. } => self.part(text, "", &[], out),
-            Event::Reasoning { text, .. } => self.part("", text, &[], out),
+            Event::Token { id, logprob, top, .. } => {
+                if let Some(tokens) = &mut self.tokens {
+                    tokens.push(Token { id: *id, logprob: *logprob, top: top.to_vec() });
+                }
+            }
+            Event::Text { text, .. } => self.part(text, "", &[], model, out),
+            Event::Reasoning { text, .. } => self.part("", text, &[], model, out),
             Event::ToolCall { call, .. } => {
                 let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
                 let call = json!({ "function": { "name": call.name, "arguments": arguments } });
-                self.part("", "", &[call], out);
+                self.part("", "", &[call], model, out);
             }
             Event::Stop { reason, usage, .. } => {
                 let reason = match reason {
                     StopReason::MaxTokens | StopReason::ContextFull => "length",
                     _ => "stop",
                 };
+                // Those of an end token, after which no text comes.
+                if self.stream && self.tokens.as_ref().is_some_and(|tokens| !tokens.is_empty()) {
+                    self.part("", "", &[], model, out);
+                }
                 self.done = Some((reason, *usage));
             }
             _ => {}

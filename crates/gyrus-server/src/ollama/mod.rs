@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use self::lines::{Lines, Shape, ended};
 use crate::failure::{Failure, json_response};
 use crate::fields::Fields;
+use crate::infill::Infill;
 use crate::keep_alive::KeepAlive;
 use crate::messages::messages;
 use crate::routes::Call;
@@ -74,8 +75,13 @@ pub(crate) fn parse_generate(body: &[u8]) -> Result<Asked, Failure> {
     check_images(images.as_ref(), "images")?;
     fields.refuse(&["template", "context"])?;
     let is_empty = prompt.is_empty() && suffix.is_none();
+    if system.is_some() && (is_raw || suffix.is_some()) {
+        let other = if is_raw { "raw" } else { "suffix" };
+        let message = format!("with {other} the prompt is no conversation, in which there is a place for it");
+        return Err(fields.wrong("system", message).with_code("unsupported_parameter"));
+    }
     let prompt = match (suffix, is_raw) {
-        (Some(suffix), _) => WantedPrompt::Infill { prefix: prompt, suffix, prompt: String::new() },
+        (Some(suffix), _) => WantedPrompt::Infill(Infill { prefix: prompt, suffix, ..Infill::default() }),
         (None, true) => WantedPrompt::Text(prompt),
         (None, false) => {
             let system = system.map(|text| json!({ "role": "system", "content": text }));
@@ -127,8 +133,13 @@ fn finish(mut wanted: Wanted, mut fields: Fields, is_empty: bool, shape: Shape) 
         options.finish()?;
     }
     wanted.keep_alive = keep_alive.or(wanted.keep_alive);
-    fields.refuse(&["logprobs"])?;
-    fields.ignore(&["top_logprobs", "truncate", "shift"]);
+    let with_logprobs = fields.boolean("logprobs")?.unwrap_or(false);
+    let top = fields.integer("top_logprobs", 0, 20)?.unwrap_or(0);
+    if top > 0 && !with_logprobs {
+        return Err(fields.wrong("top_logprobs", "it needs logprobs: true"));
+    }
+    wanted.logprobs = with_logprobs.then_some(top as usize);
+    fields.ignore(&["truncate", "shift"]);
     fields.finish()?;
     Ok(Asked { wanted, stream, is_empty, shape })
 }
@@ -157,8 +168,9 @@ async fn answer(call: Call, asked: Asked) -> Result<Response, Failure> {
     if is_empty {
         return load(&call, &wanted, shape).await;
     }
+    let with_logprobs = wanted.logprobs.is_some();
     let mut running = start(&call.state, &call.caller, wanted).await?;
-    let mut format = Lines::new(running.name(), shape, stream);
+    let mut format = Lines::new(running.name(), shape, stream, with_logprobs);
     if stream {
         return Ok(respond(running, format));
     }
@@ -175,7 +187,7 @@ async fn answer(call: Call, asked: Asked) -> Result<Response, Failure> {
         }
     })
     .await?;
-    Ok(json_response(&format.whole()))
+    Ok(json_response(&format.whole(&model)))
 }
 
 /// Loads the model, or unloads it if it is to stay for no time.
@@ -186,7 +198,25 @@ async fn load(call: &Call, wanted: &Wanted, shape: Shape) -> Result<Response, Fa
         call.state.check_managed()?;
         call.state.models.unload(&listed.name).await;
     } else {
-        drop(call.state.models.lease(&listed).await?.keep_alive(call.state.kept(wanted.keep_alive)));
+        let lease = call.state.lease(&call.caller, &listed).await?;
+        drop(lease.keep_alive(call.state.kept(wanted.keep_alive)));
     }
     Ok(json_response(&ended(&listed.name, shape, if is_over { "unload" } else { "load" })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_be_lost_is_refused() {
+        for other in [json!({ "raw": true }), json!({ "suffix": "b" })] {
+            let mut body = json!({ "model": "m", "prompt": "a", "system": "Be brief." });
+            body.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+            let error = parse_generate(body.to_string().as_bytes()).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("system"), "{body}");
+            body["system"] = "".into();
+            assert!(parse_generate(body.to_string().as_bytes()).is_ok());
+        }
+    }
 }

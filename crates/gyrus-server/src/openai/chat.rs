@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::chunk::ChatStream;
 use super::logprobs;
 use super::{
-    IGNORED, finish_reason, set_format, take_choices, take_limit, take_stream, take_tools, tool_call, usage,
+    IGNORED, finish_reason, set_format, take_choices, take_limit, take_stream, take_tools, take_verbosity,
+    tool_call, usage,
 };
 use crate::collected::{Choice, Collected};
 use crate::failure::{Failure, json_response};
@@ -57,9 +58,14 @@ pub(crate) fn parse(body: &[u8]) -> Result<(Wanted, Style), Failure> {
     {
         return Err(Failure::field("modalities", "answers are text only"));
     }
+    take_verbosity(&mut fields)?;
+    if fields.boolean("add_generation_prompt")? == Some(false) {
+        let failure = fields.wrong("add_generation_prompt", "an answer always begins a message of its own");
+        return Err(failure.with_code("unsupported_parameter"));
+    }
     fields.refuse(REFUSED)?;
     fields.ignore(IGNORED);
-    fields.ignore(&["add_generation_prompt", "reasoning_format"]);
+    fields.ignore(&["reasoning_format"]);
     fields.finish()?;
     Ok((wanted, Style { stream, include_usage, logprobs }))
 }
@@ -122,6 +128,46 @@ mod tests {
     }
 
     #[test]
+    fn response_formats_lose_no_schema() {
+        let with = |format: Value| {
+            let messages = json!([{ "role": "user", "content": "hi" }]);
+            json!({ "messages": messages, "response_format": format })
+        };
+        let schema = json!({ "type": "object" });
+        for (format, field) in [
+            (json!({ "type": "json_object", "json_schema": { "schema": schema } }), "json_schema"),
+            (json!({ "type": "json_object", "shema": schema }), "shema"),
+            (json!({ "type": "text", "schema": schema }), "schema"),
+            (
+                json!({ "type": "json_schema", "json_schema": { "schema": schema }, "schema": schema }),
+                "schema",
+            ),
+            (
+                json!({ "type": "json_schema", "json_schema": { "schema": schema, "stict": true } }),
+                "json_schema.stict",
+            ),
+            (json!({ "type": "json_schema", "json_schema": { "shema": schema } }), "json_schema.schema"),
+            (json!({ "type": "json_schema" }), "schema"),
+            (json!({ "type": "regex", "pattern": "a", "flags": "i" }), "flags"),
+            (json!({ "type": "grammar", "grammar": "root ::= \"a\"", "syntax": "lark" }), "syntax"),
+        ] {
+            assert_eq!(refused(with(format)), format!("response_format.{field}"));
+        }
+        let named = json!({ "name": "a", "description": "b", "strict": true, "schema": schema });
+        for format in [
+            json!({ "type": "json_schema", "json_schema": named }),
+            json!({ "type": "json_schema", "name": "a", "strict": false, "schema": schema }),
+            json!({ "type": "json_object", "schema": schema }),
+            json!({ "type": "json_object" }),
+            json!({ "type": "text" }),
+        ] {
+            let is_text = format["type"] == "text";
+            let (wanted, _) = parse(with(format).to_string().as_bytes()).unwrap();
+            assert_eq!(wanted.constraint.is_none(), is_text);
+        }
+    }
+
+    #[test]
     fn fields_are_refused_by_name() {
         let with = |field: &str, value: Value| {
             let mut body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
@@ -142,6 +188,8 @@ mod tests {
             ("tool_choice", json!("required")),
             ("tools", json!([{ "type": "function" }])),
             ("stream_options", json!([])),
+            ("verbosity", json!("low")),
+            ("add_generation_prompt", json!(false)),
         ] {
             assert_eq!(refused(with(field, value)), field);
         }
@@ -149,7 +197,13 @@ mod tests {
         assert_eq!(refused(with("stream_options", json!({ "x": 1 }))), "stream_options.x");
         assert_eq!(refused(json!({})), "messages");
         assert_eq!(refused(json!({ "messages": [] })), "messages");
-        let ignored = with("user", json!("somebody"));
-        assert!(parse(ignored.to_string().as_bytes()).is_ok());
+        for (field, value) in [
+            ("user", json!("somebody")),
+            ("verbosity", json!("medium")),
+            ("verbosity", Value::Null),
+            ("add_generation_prompt", json!(true)),
+        ] {
+            assert!(parse(with(field, value).to_string().as_bytes()).is_ok(), "{field}");
+        }
     }
 }

@@ -99,8 +99,8 @@ pub(crate) async fn create(call: Call) -> Result<Response, Failure> {
     let name = running.first().map_or(String::new(), |running| running.name().to_owned());
     let (mut prompt, mut cached, mut generated) = (0, 0, 0);
     let mut choices = Vec::new();
-    for mut running in running {
-        let collected = Collected::wait(&mut running, n).await?;
+    let collected = Collected::wait_all(&mut running, n).await?;
+    for (running, collected) in running.iter().zip(collected) {
         let counts = collected.usage();
         (prompt, cached, generated) =
             (prompt + counts.prompt, cached + counts.cached, generated + counts.generated);

@@ -13,7 +13,7 @@ fn finite(logprob: f32) -> f32 {
 }
 
 /// A token of a chat.
-pub(super) fn of_chat(model: &Model, token: &Token) -> Value {
+pub(crate) fn of_chat(model: &Model, token: &Token) -> Value {
     let one = |id: u32, logprob: f32| {
         let (text, bytes) = token_text(model, id);
         json!({ "token": text, "logprob": finite(logprob), "bytes": bytes })

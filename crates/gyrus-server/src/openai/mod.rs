@@ -6,7 +6,7 @@ mod chunk;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 mod events;
-mod logprobs;
+pub(crate) mod logprobs;
 pub(crate) mod models;
 mod response_stream;
 pub(crate) mod responses;
@@ -32,8 +32,18 @@ const IGNORED: &[&str] = &[
     "prompt_cache_key",
     "prompt_cache_retention",
     "prediction",
-    "verbosity",
 ];
+
+/// Takes `verbosity`. No template knows it, so that only the default can be had.
+fn take_verbosity(fields: &mut Fields) -> Result<(), Failure> {
+    match fields.string("verbosity")?.as_deref() {
+        None | Some("medium") => Ok(()),
+        Some(_) => {
+            let message = "only \"medium\" is supported, and the answer would depend on it";
+            Err(fields.wrong("verbosity", message).with_code("unsupported_parameter"))
+        }
+    }
+}
 
 /// Takes a limit of tokens. Some clients write -1 for none.
 fn take_limit(fields: &mut Fields, name: &str) -> Result<Option<usize>, Failure> {
@@ -58,34 +68,43 @@ fn take_stream(fields: &mut Fields) -> Result<(bool, bool), Failure> {
     Ok((stream, include_usage))
 }
 
+/// Fields of a response format that change nothing about an answer: every constraint is strict.
+const DESCRIPTIONS: &[&str] = &["name", "description", "strict"];
+
 /// Sets the constraint of a response format, that of a chat or that of a response.
 fn set_format(wanted: &mut Wanted, mut format: Fields, path: &str) -> Result<(), Failure> {
     let kind = format.string("type")?.unwrap_or_default();
-    match kind.as_str() {
-        "text" => Ok(()),
-        "json_object" => match format.take("schema") {
-            Some(schema) => wanted.constrain(Source::Schema(schema.to_string()), path),
-            None => wanted.constrain(Source::JsonObject, path),
-        },
+    format.ignore(DESCRIPTIONS);
+    let source = match kind.as_str() {
+        "text" => None,
+        "json_object" => Some(match format.take("schema") {
+            Some(schema) => Source::Schema(schema.to_string()),
+            None => Source::JsonObject,
+        }),
         "json_schema" => {
             // A chat wraps the schema, a response does not.
-            let inner = format.object("json_schema")?;
-            let mut inner = inner.unwrap_or(format);
-            let schema = inner.require("schema")?;
-            wanted.constrain(Source::Schema(schema.to_string()), path)
+            let schema = match format.object("json_schema")? {
+                Some(mut inner) => {
+                    let schema = inner.require("schema")?;
+                    inner.ignore(DESCRIPTIONS);
+                    inner.finish()?;
+                    schema
+                }
+                None => format.require("schema")?,
+            };
+            Some(Source::Schema(schema.to_string()))
         }
-        "regex" => {
-            let pattern =
-                format.string("pattern")?.ok_or_else(|| format.wrong("pattern", "it is missing"))?;
-            wanted.constrain(Source::Regex(pattern), path)
-        }
-        "grammar" => {
-            let grammar =
-                format.string("grammar")?.ok_or_else(|| format.wrong("grammar", "it is missing"))?;
-            wanted.constrain(Source::Gbnf(grammar), path)
-        }
-        _ => Err(format.wrong("type", "it must be text, json_object, json_schema, regex or grammar")),
-    }
+        "regex" => Some(Source::Regex(required_string(&mut format, "pattern")?)),
+        "grammar" => Some(Source::Gbnf(required_string(&mut format, "grammar")?)),
+        _ => return Err(format.wrong("type", "it must be text, json_object, json_schema, regex or grammar")),
+    };
+    // A schema in a field of another name would be lost, and the answer be any.
+    format.finish()?;
+    source.map_or(Ok(()), |source| wanted.constrain(source, path))
+}
+
+fn required_string(fields: &mut Fields, name: &str) -> Result<String, Failure> {
+    fields.string(name)?.ok_or_else(|| fields.wrong(name, "it is missing"))
 }
 
 /// Takes `tools`, `tool_choice` and `parallel_tool_calls`.

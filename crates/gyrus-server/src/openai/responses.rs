@@ -4,7 +4,7 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::response_stream::ResponseStream;
-use super::{set_format, take_limit, take_tools};
+use super::{set_format, take_limit, take_tools, take_verbosity};
 use crate::failure::{Failure, json_response};
 use crate::fields::Fields;
 use crate::messages::{messages, text_of};
@@ -68,7 +68,7 @@ pub(crate) fn parse(body: &[u8]) -> Result<(Wanted, bool, Map<String, Value>), F
         if let Some(format) = text.object("format")? {
             set_format(&mut wanted, format, "text.format")?;
         }
-        text.ignore(&["verbosity"]);
+        take_verbosity(&mut text)?;
         text.finish()?;
     }
     check_tools(&fields)?;

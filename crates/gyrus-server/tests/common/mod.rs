@@ -18,9 +18,11 @@ use tokio::sync::oneshot;
 
 /// The models of tests: one of the repository under several names.
 pub(crate) struct TestSource {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     pub(crate) loads: Arc<AtomicUsize>,
     pub(crate) options: Options,
+    /// How long it takes to load a model, at least.
+    pub(crate) load_time: Duration,
 }
 
 /// A small encoder of the repository.
@@ -36,7 +38,7 @@ impl TestSource {
     pub(crate) fn tales() -> Option<TestSource> {
         let path = gyrus_testkit::data("tales/tales-7m-q8_0.gguf")?;
         let options = Options { sessions: 8, context: Some(512), threads: Some(2), ..Options::default() };
-        Some(TestSource { path, loads: Arc::default(), options })
+        Some(TestSource { path, loads: Arc::default(), options, load_time: Duration::ZERO })
     }
 
     /// Another model of the test data.
@@ -83,6 +85,7 @@ impl Source for TestSource {
 
     fn load(&self, name: &str) -> Result<Served, SourceError> {
         self.loads.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(self.load_time);
         if name == "broken" {
             return Err(SourceError::new("the file is damaged"));
         }
