@@ -196,7 +196,7 @@ mod tests {
             for pool in pools() {
                 let mut out = start.clone();
                 add_gated(&pool, &x[..rows * n], &gates, n, &mut out);
-                let far = out.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                let far = gyrus_testkit::distance(&out, &expected);
                 assert!(far < 1e-5, "{rows} × {n}: {far}");
             }
         }

@@ -11,7 +11,7 @@ use gyrus_kernels::{
     Span, WeightId, WeightSpec,
 };
 use gyrus_tensor::{DType, Shape};
-use gyrus_testkit::Rng;
+use gyrus_testkit::{Rng, distance};
 
 const VOCAB: usize = 50;
 const DIM: usize = 32;
@@ -221,11 +221,6 @@ fn run(backend: &mut dyn Backend, all: &[&Sequence]) -> Result<(Vec<f32>, Vec<f3
     Ok((encoded, backend.forward(&batch)?.to_vec()))
 }
 
-fn furthest(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-}
-
 const LENGTHS: [(usize, usize); 5] = [(40, 33), (1, 1), (64, 100), (100, 31), (7, 64)];
 
 #[test]
@@ -236,7 +231,7 @@ fn encoders_match_their_scalar_twins() {
     let want = run(&mut twin, &all).unwrap();
     for (precision, most) in [(Precision::Exact, 5e-5), (Precision::Fast, 2e-2)] {
         let got = run(&mut cpu(precision, 2), &all).unwrap();
-        let distances = [furthest(&got.0, &want.0), furthest(&got.1, &want.1)];
+        let distances = [distance(&got.0, &want.0), distance(&got.1, &want.1)];
         assert!(distances.iter().all(|d| *d <= most), "{precision:?}: {distances:?}");
     }
 }

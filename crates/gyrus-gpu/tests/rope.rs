@@ -12,7 +12,7 @@ use gyrus_kernels::scalar::{element, set};
 use gyrus_kernels::shader::Rungs;
 use gyrus_kernels::{Direction, LaunchError, Pairing, Rope, RopeSpec, Scaling};
 use gyrus_tensor::dequantize;
-use gyrus_testkit::repository;
+use gyrus_testkit::{largest, repository};
 use serde_json::Value;
 
 /// The frequency table of a rope as kernels read it: turns per position, low word first.
@@ -59,7 +59,7 @@ fn cosines_and_sines_are_within_a_ten_millionth_up_to_a_million() {
                 let phase = turns.wrapping_mul(position.into()) as f64 / 2f64.powi(64);
                 let (sin, cos) = (phase * std::f64::consts::TAU).sin_cos();
                 let found = |i: usize| f64::from(f32::from_bits(row[2 * pair + i]));
-                worst = worst.max((found(0) - cos).abs()).max((found(1) - sin).abs());
+                worst = largest([worst, (found(0) - cos).abs(), (found(1) - sin).abs()]);
             }
         }
         assert!(worst <= 1e-7, "base {base}: worst {worst:e}");
@@ -69,7 +69,7 @@ fn cosines_and_sines_are_within_a_ten_millionth_up_to_a_million() {
 /// Largest difference, relative to the largest value.
 fn off(found: &[f64], expected: &[f32]) -> f64 {
     let most = expected.iter().fold(0f64, |most, x| most.max(f64::from(x.abs())));
-    let worst = found.iter().zip(expected).fold(0f64, |worst, (a, b)| worst.max((a - f64::from(*b)).abs()));
+    let worst = largest(found.iter().zip(expected).map(|(a, b)| (a - f64::from(*b)).abs()));
     worst / most
 }
 

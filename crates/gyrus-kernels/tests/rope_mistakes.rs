@@ -109,8 +109,8 @@ fn phases_in_half_precision() {
         let mut worst = [0f64; 2];
         for (phase, &frequency) in phases.iter().zip(rope.frequencies()) {
             let (sin, cos) = (f64::from(position) * frequency).sin_cos();
-            let off = |c: f64, s: f64| (c - cos).abs().max((s - sin).abs());
-            worst[0] = worst[0].max(off(phase[0].into(), phase[1].into()));
+            let off = |c: f64, s: f64| gyrus_testkit::largest([(c - cos).abs(), (s - sin).abs()]);
+            worst[0] = gyrus_testkit::largest([worst[0], off(phase[0].into(), phase[1].into())]);
             let wrong = angle(frequency);
             worst[1] = worst[1].max(off(wrong.cos(), wrong.sin()));
         }

@@ -8,6 +8,7 @@
 // `GlobalAlloc` is an unsafe trait.
 #[allow(unsafe_code)]
 mod counting;
+mod difference;
 pub mod npy;
 mod oracle;
 mod rng;
@@ -18,6 +19,7 @@ mod traced;
 use std::path::{Path, PathBuf};
 
 pub use counting::Counting;
+pub use difference::{distance, largest};
 pub use oracle::{oracle, python};
 pub use rng::Rng;
 pub use skip::{Need, skip};

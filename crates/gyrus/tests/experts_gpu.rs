@@ -109,9 +109,7 @@ impl OnGpu {
 }
 
 fn distance(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
-    let differences = a.concat().into_iter().zip(b.concat()).map(|(a, b)| (a - b).abs());
-    // A NaN is farther than anything.
-    differences.fold(0.0, |most, d| if d <= most { most } else { d })
+    gyrus_testkit::distance(&a.concat(), &b.concat())
 }
 
 fn bits(rows: &[Vec<f32>]) -> Vec<u32> {

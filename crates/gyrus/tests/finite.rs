@@ -163,7 +163,7 @@ fn weights_beyond_f16_are_multiplied_in_f32() {
     let truth = logits(&open(checkpoint, &Device::Cpu, Precision::Exact), &ids(60));
     let distance = |device: &Device| {
         let model = open(large().unwrap(), device, Precision::Fast);
-        logits(&model, &ids(60)).iter().zip(&truth).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+        gyrus_testkit::distance(&logits(&model, &ids(60)), &truth)
     };
     let cpu = distance(&Device::Cpu);
     for device in devices() {

@@ -123,7 +123,7 @@ fn weights_are_quantised_at_load() {
         }
         let expected = logits(model.write().path()).unwrap();
         let found = scored(&quantized).unwrap();
-        let worst = expected.iter().zip(&found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let worst = gyrus_testkit::distance(&expected, &found);
         assert!(worst < 2e-5, "{name}: {worst}");
         assert!(found != model.logits, "{name}");
     }

@@ -5,7 +5,7 @@ use gyrus::ModelRopes;
 use gyrus::rope::{Pairing, Rope, RopeSpec, Spectrum};
 use gyrus_formats::Checkpoint;
 use gyrus_tensor::{dequantize, quantize};
-use gyrus_testkit::repository;
+use gyrus_testkit::{distance, repository};
 use serde_json::Value;
 
 struct Golden {
@@ -99,7 +99,7 @@ fn cosines_and_sines_match_transformers() {
             let allowed = 1.2e-7 * f64::from(*positions.iter().max().unwrap()) + 3e-7;
             for (pair, (ours, theirs)) in phases.iter().zip(cos[at.clone()].iter().zip(&sin[at])).enumerate()
             {
-                let error = f64::from((ours[0] - theirs.0).abs().max((ours[1] - theirs.1).abs()));
+                let error = f64::from(distance(ours, &[*theirs.0, *theirs.1]));
                 assert!(error < allowed, "{name}: position {positions:?} pair {pair}: {ours:?} {theirs:?}");
             }
         }
@@ -180,7 +180,7 @@ fn forward_and_backward_match_autograd() {
             }
             let ours = rounded(&x);
             let most = expected.iter().fold(0f32, |most, x| most.max(x.abs()));
-            let worst = ours.iter().zip(&expected).fold(0f32, |worst, (a, b)| worst.max((a - b).abs()));
+            let worst = distance(&ours, &expected);
             assert!(worst / most <= tolerance, "{name} {output}: off by {}", worst / most);
         }
         seen += 1;

@@ -361,7 +361,7 @@ fn longrope_pinned_per_sequence_across_chunks() {
         }
         last
     };
-    let worst = |a: &[f32], b: &[f32]| a.iter().zip(b).fold(0f32, |w, (a, b)| w.max((a - b).abs()));
+    let worst = gyrus_testkit::distance;
     let end = &whole[59 * VOCAB..];
     let (right, wrong) = (worst(end, &in_two_chunks([60, 60])), worst(end, &in_two_chunks([30, 60])));
     assert!(right < 1e-4, "{right}");

@@ -81,3 +81,17 @@ fn a_lost_device_is_opened_again() {
     assert_eq!(got, expected);
     assert_eq!(model.statistics().rebuilds, 1);
 }
+
+/// A device that is lost between requests is opened again for the next ones.
+#[test]
+fn a_device_that_was_lost_while_idle_is_opened_again() {
+    let Some(gpu) = gpu() else { return };
+    let all = asks(3, 0, 8);
+    let Some(expected) = alone(&gpu, Precision::Fast, &all) else { return };
+    let Some(model) = open(&gpu, Precision::Fast, |_| {}) else { return };
+    assert_eq!(all[0].run(&model).unwrap(), expected[0]);
+    model.close_device();
+    let got: Vec<_> = all.iter().map(|ask| ask.run(&model).unwrap()).collect();
+    assert_eq!(got, expected);
+    assert_eq!(model.statistics().rebuilds, 1);
+}

@@ -152,8 +152,7 @@ fn chunks_with_logits_are_forward_batches() {
             let mut difference = 0f32;
             let compare = |position: usize, logits: &[f32]| {
                 let row = &found[position * vocab..(position + 1) * vocab];
-                let differences = row.iter().zip(logits).map(|(a, b)| (a - b).abs());
-                difference = differences.fold(difference, f32::max);
+                difference = gyrus_testkit::largest([difference, gyrus_testkit::distance(row, logits)]);
             };
             session.score(&text[..23], compare).unwrap();
             assert!(difference > 0.0 && difference < 1e-3, "{difference}");

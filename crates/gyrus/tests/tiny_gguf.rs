@@ -83,7 +83,7 @@ fn distance<T: Copy + Into<f64>>(ours: &[Vec<T>], theirs: &[Vec<T>]) -> f64 {
     assert_eq!(ours.len(), theirs.len());
     let pairs = ours.iter().zip(theirs).flat_map(|(a, b)| a.iter().zip(b));
     let each = pairs.map(|(a, b)| ((*a).into() - (*b).into()).abs());
-    each.fold(0.0, |most, far| if far <= most { most } else { far })
+    gyrus_testkit::largest(each)
 }
 
 /// The log-probabilities of all tokens.

@@ -145,7 +145,9 @@ impl Prompt {
             };
             let most = expected.iter().fold(0f32, |most, v| most.max(v.abs()));
             let apart = found.iter().zip(&expected).map(|(f, e)| (f - e).abs());
-            let difference = f64::from(apart.fold(0f32, |most, d| if d <= most { most } else { d }) / most);
+            // A NaN stays: the largest of others would hide it.
+            let apart = apart.fold(0f32, |most, d| if most.is_nan() || d <= most { most } else { d });
+            let difference = f64::from(apart / most);
             let of = |name: &str| {
                 launch.variant().overrides.iter().find(|(n, _)| *n == name).map_or(0.0, |(_, value)| *value)
             };

@@ -106,7 +106,7 @@ fn rows_are_those_of_the_scalar_twin_on_all_instruction_sets() {
             (found.0, found.1, states.elems().to_vec())
         };
         let portable = run(&Pool::with_isa(1, Isa::PORTABLE));
-        let far = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let far = gyrus_testkit::distance;
         assert!(far(&portable.0, &prepared) < 2e-6, "{shape}: {}", far(&portable.0, &prepared));
         assert!(far(&portable.1, &out) < 1e-5, "{shape}: {}", far(&portable.1, &out));
         for isa in Isa::supported() {

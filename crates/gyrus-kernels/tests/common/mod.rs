@@ -77,7 +77,4 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// The largest difference of two vectors.
-pub(crate) fn apart(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    a.iter().zip(b).fold(0.0, |most, (a, b)| most.max((a - b).abs()))
-}
+pub(crate) use gyrus_testkit::distance as apart;

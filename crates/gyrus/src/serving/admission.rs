@@ -15,14 +15,17 @@ impl Scheduler {
                 self.queue.pop();
                 continue;
             };
-            if !self.admit_one(at, slot, slots)? {
+            self.admitting = Some(at);
+            let admitted = self.admit_one(at, slot, slots)?;
+            self.admitting = None;
+            if !admitted {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Gives a slot to a waiting sequence. `false` if there are too few blocks.
+    /// Gives a slot to a waiting sequence. `false` if there are too few blocks. It waits until nothing can fail any more.
     fn admit_one(&mut self, at: usize, slot: usize, slots: &mut dyn Slots) -> Result<bool, BackendError> {
         let follows = self.leader(at);
         let Some(sequence) = &mut self.sequences[at] else { return Ok(false) };
@@ -49,17 +52,17 @@ impl Scheduler {
                 return Ok(false);
             }
         }
-        self.queue.pop();
-        let order = order.unwrap_or_else(|| {
-            self.admitted += 1;
-            self.admitted
-        });
         let Some(sequence) = &mut self.sequences[at] else { return Ok(false) };
         slots.open(slot, sequence.length)?;
         if let Some((record, position)) = checkpoint {
             slots.copy_state(Some(record), self.records.at(&sequence.state, position))?;
             sequence.state.set(position);
         }
+        self.queue.pop();
+        let order = order.unwrap_or_else(|| {
+            self.admitted += 1;
+            self.admitted
+        });
         self.epoch += 1;
         let epoch = self.epoch;
         let cached = sequence.kv.len();

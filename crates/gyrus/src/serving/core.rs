@@ -1,5 +1,6 @@
 //! The owner of a backend: the only code that calls it.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +9,8 @@ use gyrus_kernels::{Backend, BackendError, Plan, Records, Slots};
 
 use super::blocks::BlockPool;
 use super::counters::Counters;
-use super::job::{Job, JobEvent, SequenceId};
+use super::failure::{Failure, NoSlots};
+use super::job::{Job, SequenceId};
 use super::kv::{SequenceKv, Shortage};
 use super::landing::Landing;
 use super::records::SequenceState;
@@ -38,9 +40,6 @@ pub(crate) struct Core {
     counters: Arc<Counters>,
 }
 
-/// Where no backend is: everything is refused, and nothing is in flight.
-struct NoSlots;
-
 impl Core {
     pub(crate) fn new(
         mut backend: Box<dyn Backend>,
@@ -57,27 +56,31 @@ impl Core {
     }
 
     /// Deals with commands, submits work, waits for the device at most this long, and sends events. Returns whether there
-    /// may be more to do at once.
+    /// may be more to do at once. Commands are left if one of them panicked.
     pub(crate) fn tick(&mut self, commands: &mut Vec<Command>, wait: Duration) -> bool {
-        let done = catch_unwind(AssertUnwindSafe(|| self.try_tick(commands, wait)));
-        let more = match done {
-            Ok(Ok(more)) => more,
-            Ok(Err(error)) => {
-                self.fail(error);
-                true
-            }
-            Err(panic) => {
-                let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-                let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-                if let Some(backend) = &mut self.backend {
-                    backend.slots().reset();
-                }
-                self.scheduler.fail_running(|| Error::Panicked(text.clone()));
-                true
-            }
-        };
+        // Taken from the end one by one, so that a panic does not drop those that are left.
+        commands.reverse();
+        let more = self.guard(|core| core.try_tick(commands, wait)).unwrap_or(true);
+        commands.reverse();
         self.scheduler.count();
         more
+    }
+
+    /// Runs `work`, and deals with its error or panic.
+    fn guard<T>(&mut self, work: impl FnOnce(&mut Core) -> Result<T, BackendError>) -> Option<T> {
+        match catch_unwind(AssertUnwindSafe(|| work(self))) {
+            Ok(Ok(done)) => Some(done),
+            Ok(Err(error)) => {
+                self.fail(error);
+                None
+            }
+            Err(panic) => {
+                let text = panic_text(panic);
+                self.reset();
+                self.scheduler.fail_running(Failure::Scheduler, || Error::Panicked(text.clone()));
+                None
+            }
+        }
     }
 
     fn try_tick(&mut self, commands: &mut Vec<Command>, wait: Duration) -> Result<bool, BackendError> {
@@ -87,7 +90,7 @@ impl Core {
             Some(backend) => backend.slots(),
             None => &mut none,
         };
-        for command in commands.drain(..) {
+        while let Some(command) = commands.pop() {
             match command {
                 Command::Start(id, job) => scheduler.start(id, job, slots),
                 Command::Cancel => {}
@@ -116,7 +119,10 @@ impl Core {
         if self.scheduler.is_idle() {
             return false;
         }
-        match (self.rebuild)() {
+        let rebuild = &self.rebuild;
+        let opened = catch_unwind(AssertUnwindSafe(rebuild))
+            .unwrap_or_else(|panic| Err(Error::Panicked(panic_text(panic))));
+        match opened {
             Ok(backend) => {
                 self.backend = Some(backend);
                 self.counters.rebuilds(1);
@@ -131,15 +137,33 @@ impl Core {
 
     /// Deals with an error of the backend. Those of the device end it; a mistake of the scheduler ends the jobs that run.
     fn fail(&mut self, error: BackendError) {
-        let lost = matches!(error, BackendError::Device(_) | BackendError::TimedOut { .. });
-        if lost {
-            // Its memory must be free before it is opened again.
-            self.backend = None;
-        } else if let Some(backend) = &mut self.backend {
-            backend.slots().reset();
-        }
+        let failure = match error {
+            BackendError::Device(_) | BackendError::TimedOut { .. } => {
+                self.drop_backend();
+                Failure::Device
+            }
+            _ => {
+                self.reset();
+                Failure::Scheduler
+            }
+        };
         let error = Arc::new(error);
-        self.scheduler.fail_running(|| Error::Backend(Arc::clone(&error)));
+        self.scheduler.fail_running(failure, || Error::Backend(Arc::clone(&error)));
+    }
+
+    /// Closes all slots. A backend that panics is opened again.
+    fn reset(&mut self) {
+        let Some(backend) = &mut self.backend else { return };
+        if catch_unwind(AssertUnwindSafe(|| backend.slots().reset())).is_err() {
+            self.drop_backend();
+        }
+    }
+
+    /// Frees the memory of the device, so that it can be opened again.
+    fn drop_backend(&mut self) {
+        let backend = self.backend.take();
+        // What a panic leaves is not used again.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(backend)));
     }
 
     /// Waits until nothing is in flight, and gives the backend to `work`, with the blocks that no sequence uses.
@@ -147,12 +171,13 @@ impl Core {
         &mut self,
         work: impl FnOnce(&mut dyn Backend, &mut Scheduler) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        while self.scheduler.has_flights() {
-            let Some(backend) = &mut self.backend else { break };
-            let landed = self.scheduler.land(&mut self.landing, Duration::from_secs(1), backend.slots());
-            if let Err(error) = landed {
-                self.fail(error);
-            }
+        while self.scheduler.has_flights() && self.backend.is_some() {
+            self.guard(|core| match &mut core.backend {
+                Some(backend) => {
+                    core.scheduler.land(&mut core.landing, Duration::from_secs(1), backend.slots())
+                }
+                None => Ok(false),
+            });
         }
         if self.backend.is_none() {
             self.backend = Some((self.rebuild)()?);
@@ -162,6 +187,12 @@ impl Core {
             None => Err(Error::DeviceGone(String::new())),
         }
     }
+}
+
+/// What a panic says.
+fn panic_text(panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
 impl Scheduler {
@@ -202,65 +233,4 @@ impl Scheduler {
         self.kv.release(kv);
         self.records.release(state);
     }
-
-    /// Fails all jobs that wait, because there is no device.
-    pub(super) fn fail_waiting(&mut self, mut error: impl FnMut() -> Error) {
-        for at in 0..self.sequences.len() {
-            self.finish(at, JobEvent::Failed(error()), &mut NoSlots);
-        }
-    }
-}
-
-impl Slots for NoSlots {
-    fn limits(&self) -> gyrus_kernels::Limits {
-        gyrus_kernels::Limits {
-            slots: 0,
-            rows: 0,
-            logit_rows: 0,
-            steps: 0,
-            draft_rows: 0,
-            asynchronous: false,
-            kinds_differ: false,
-        }
-    }
-
-    fn open(&mut self, _: usize, _: u32) -> Result<(), BackendError> {
-        Err(BackendError::UnsoundBatch)
-    }
-
-    fn extend(&mut self, _: usize, _: &[&[u32]], _: u32) -> Result<(), BackendError> {
-        Err(BackendError::UnsoundBatch)
-    }
-
-    fn start(&mut self, _: usize, _: &gyrus_kernels::Decode<'_>) -> Result<(), BackendError> {
-        Err(BackendError::UnsoundBatch)
-    }
-
-    fn mask(&mut self, _: usize, _: u32, _: &[u32]) -> Result<(), BackendError> {
-        Err(BackendError::UnsoundBatch)
-    }
-
-    fn stop(&mut self, _: usize) -> Result<(), BackendError> {
-        Err(BackendError::UnsoundBatch)
-    }
-
-    fn draft(&mut self, _: usize, _: &gyrus_kernels::Draft<'_>) -> Result<(), BackendError> {
-        Err(BackendError::UnsoundBatch)
-    }
-
-    fn copy_state(&mut self, _from: Option<u32>, _to: u32) -> Result<(), BackendError> {
-        Err(BackendError::UnsoundBatch)
-    }
-
-    fn close(&mut self, _: usize) {}
-
-    fn submit(&mut self, _: &gyrus_kernels::Work<'_>) -> Result<u64, BackendError> {
-        Err(BackendError::UnsoundBatch)
-    }
-
-    fn poll(&mut self, _: Duration) -> Result<Option<gyrus_kernels::Landed<'_>>, BackendError> {
-        Ok(None)
-    }
-
-    fn reset(&mut self) {}
 }

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gyrus_kernels::observe::Observer;
@@ -12,6 +11,7 @@ use gyrus_kernels::{
     Limits, LogitRows, Outcome, Plan, Precision, RowKind, Slots, TopTokens, Work,
 };
 
+use super::fake_faults::{Call, Fault, Faults, Log};
 use super::fake_masks::first_allowed;
 
 pub(super) const VOCAB: usize = 97;
@@ -44,15 +44,6 @@ pub(super) fn next_token(attended: u64, seed: u64, position: usize) -> u32 {
     (mix(mix(attended, seed), position as u64) % VOCAB as u64) as u32
 }
 
-/// How often the device fails, and in which way.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Faults {
-    /// In ten thousand submissions the device is lost.
-    pub(super) lost: u64,
-    /// In ten thousand rows the logits are not finite.
-    pub(super) not_finite: u64,
-}
-
 pub(super) struct Fake {
     plan: Arc<Plan>,
     blocks: Vec<usize>,
@@ -68,8 +59,9 @@ pub(super) struct Fake {
     submission: u64,
     random: u64,
     faults: Faults,
-    /// Rows that were computed, over all backends of a simulation.
-    rows: Arc<AtomicU64>,
+    /// Whether the device was lost: it stays so.
+    lost: bool,
+    log: Arc<Log>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -114,10 +106,6 @@ enum Part {
     Step(u64, Vec<Outcome>),
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("the fake device was lost")]
-struct Lost;
-
 /// A plan with these KV groups, and for a hybrid a layer with a state.
 pub(super) fn plan(windows: &[Option<u32>], hybrid: bool) -> Plan {
     let shape = DeltaShape { key_heads: 1, value_heads: 1, key_dim: 16, value_dim: 16, tiled: false };
@@ -148,7 +136,7 @@ impl Fake {
         limits: Limits,
         random: u64,
         faults: Faults,
-        rows: Arc<AtomicU64>,
+        log: Arc<Log>,
     ) -> Fake {
         Fake {
             plan,
@@ -164,8 +152,25 @@ impl Fake {
             submission: 0,
             random,
             faults,
-            rows,
+            lost: false,
+            log,
         }
+    }
+
+    /// Fails as the test wants it, or at random.
+    fn fault(&mut self, call: Call) -> Result<(), BackendError> {
+        let mut fault = self.log.take(call);
+        let mut at_random = |rate: u64| rate > 0 && draw(&mut self.random) % 10_000 < rate;
+        let can_panic = !matches!(call, Call::CopyState);
+        if can_panic && at_random(self.faults.panics) {
+            fault = fault.or(Some(Fault::Panic));
+        }
+        let uses_device = matches!(call, Call::Open | Call::CopyState | Call::Submit | Call::Poll);
+        if uses_device && (self.lost || at_random(self.faults.lost)) {
+            fault = fault.or(Some(Fault::Lost));
+        }
+        self.lost |= fault == Some(Fault::Lost);
+        fault.map_or(Ok(()), Fault::happen)
     }
 
     fn place(&self, slot: usize, group: usize, position: usize) -> usize {
@@ -182,7 +187,6 @@ impl Fake {
         kind: RowKind,
         state: Option<u64>,
     ) -> (u64, u64) {
-        self.rows.fetch_add(1, Ordering::Relaxed);
         let kind = if self.limits.kinds_differ { kind } else { RowKind::Prompt };
         let mut all = 0u64;
         for group in 0..self.blocks.len() {
@@ -297,6 +301,7 @@ impl Slots for Fake {
     }
 
     fn open(&mut self, slot: usize, _: u32) -> Result<(), BackendError> {
+        self.fault(Call::Open)?;
         assert!(!self.slots[slot].open, "slot {slot} is open");
         let tables = vec![Vec::new(); self.blocks.len()];
         self.slots[slot] = Slot { open: true, tables, decode: None, is_new: false, draft: None };
@@ -304,6 +309,7 @@ impl Slots for Fake {
     }
 
     fn extend(&mut self, slot: usize, tables: &[&[u32]], limit: u32) -> Result<(), BackendError> {
+        self.fault(Call::Extend)?;
         assert!(self.slots[slot].open && tables.len() == self.blocks.len());
         for ((own, table), blocks) in self.slots[slot].tables.iter_mut().zip(tables).zip(&self.blocks) {
             assert_eq!(table.len(), tables[0].len());
@@ -321,6 +327,7 @@ impl Slots for Fake {
     }
 
     fn start(&mut self, slot: usize, decode: &Decode<'_>) -> Result<(), BackendError> {
+        self.fault(Call::Start)?;
         assert!(self.slots[slot].open);
         let (token, before) = decode.tokens.split_last().expect("a token");
         self.slots[slot].decode = Some(State {
@@ -372,19 +379,21 @@ impl Slots for Fake {
     }
 
     fn copy_state(&mut self, from: Option<u32>, to: u32) -> Result<(), BackendError> {
+        self.fault(Call::CopyState)?;
         self.records[to as usize] = from.map_or(0, |from| self.records[from as usize]);
         Ok(())
     }
 
     fn close(&mut self, slot: usize) {
+        // It cannot fail otherwise.
+        let _ = self.fault(Call::Close);
         assert!(self.slots[slot].open, "slot {slot} is not open");
         self.slots[slot] = Slot::default();
     }
 
     fn submit(&mut self, work: &Work<'_>) -> Result<u64, BackendError> {
-        if draw(&mut self.random) % 10_000 < self.faults.lost {
-            return Err(BackendError::device(Lost));
-        }
+        self.fault(Call::Submit)?;
+        self.log.submitted(work);
         self.submission += 1;
         let rows: usize = work.chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         assert!(rows <= self.limits.rows, "{rows} rows");
@@ -468,9 +477,7 @@ impl Slots for Fake {
     }
 
     fn poll(&mut self, _: Duration) -> Result<Option<Landed<'_>>, BackendError> {
-        if self.faults.lost > 0 && draw(&mut self.random) % 20_000 < self.faults.lost {
-            return Err(BackendError::device(Lost));
-        }
+        self.fault(Call::Poll)?;
         if draw(&mut self.random).is_multiple_of(4) {
             return Ok(None);
         }
@@ -493,6 +500,7 @@ impl Slots for Fake {
     }
 
     fn reset(&mut self) {
+        let _ = self.fault(Call::Reset);
         self.landed.clear();
         self.slots.fill(Slot::default());
     }

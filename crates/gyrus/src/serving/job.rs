@@ -38,6 +38,15 @@ pub(crate) struct Job {
     pub(crate) events: Arc<EventQueue>,
 }
 
+impl Drop for Job {
+    /// Whatever becomes of a job, its client is told of an end: it would wait for ever.
+    fn drop(&mut self) {
+        if !self.events.has_ended() {
+            self.events.push(JobEvent::Failed(Error::Panicked("the job was dropped before its end".into())));
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Sample tokens until an end token or the longest length.
@@ -94,6 +103,8 @@ pub(crate) struct EventQueue {
     ready: Condvar,
     waiting: AtomicUsize,
     cancelled: AtomicBool,
+    /// Whether the last event was sent.
+    ended: AtomicBool,
     /// Guesses that were verified, and those that were right.
     drafted: AtomicUsize,
     accepted: AtomicUsize,
@@ -138,7 +149,15 @@ impl EventQueue {
         (self.drafted.load(Ordering::Relaxed), self.accepted.load(Ordering::Relaxed))
     }
 
+    /// Whether the job has ended. The client may not have read it.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
     pub(crate) fn push(&self, event: JobEvent) {
+        if matches!(event, JobEvent::Done(_) | JobEvent::Failed(_)) {
+            self.ended.store(true, Ordering::Release);
+        }
         let mut inner = self.lock();
         inner.events.push_back(event);
         self.waiting.store(inner.events.len(), Ordering::Relaxed);

@@ -271,26 +271,4 @@ impl Scheduler {
         }
         !ended && !full
     }
-
-    /// Fails all jobs that run, because the device has failed. Nothing is in the cache any more; jobs that wait are not
-    /// affected.
-    pub(crate) fn fail_running(&mut self, mut error: impl FnMut() -> Error) {
-        self.flights.clear();
-        self.losses += 1;
-        for at in 0..self.sequences.len() {
-            let Some(sequence) = &mut self.sequences[at] else { continue };
-            self.kv.release(&mut sequence.kv);
-            self.records.release(&mut sequence.state);
-            if let Some(Running { slot, .. }) = sequence.running().copied() {
-                self.slots[slot] = None;
-                sequence.phase = super::sequence::Phase::Idle;
-                sequence.tell(JobEvent::Failed(error()));
-                (sequence.job, sequence.mask, sequence.speculator) = (None, None, None);
-            }
-        }
-        self.kv.forget();
-        // Those of checkpoints in flight, too.
-        self.records.forget();
-        (self.completed, self.ahead) = (None, false);
-    }
 }

@@ -9,10 +9,15 @@ mod blocks;
 mod core;
 mod counters;
 mod drafts;
+mod failure;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
+mod fake_faults;
+#[cfg(test)]
 mod fake_masks;
+#[cfg(test)]
+mod fault_tests;
 mod handle;
 mod job;
 mod kv;

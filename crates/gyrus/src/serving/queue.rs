@@ -1,32 +1,42 @@
 //! Jobs that wait for a slot: by priority, then fairly by client.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use super::job::SequenceId;
 
-/// Tokens that a client gains when its turn comes.
+/// Tokens that a client gains in a round.
 const QUANTUM: i64 = 512;
+
+/// Clients without waiting jobs whose credits and debts are remembered. Names of clients come from outside, and their
+/// number has no limit.
+const REMEMBERED: usize = 256;
 
 /// Waiting jobs.
 ///
-/// Within a priority, clients take turns by deficit round-robin: a client gains a quantum of tokens each turn, and pays for
-/// the tokens that are computed for it. A client with long prompts or many requests does not delay the others.
+/// Within a priority, clients take turns by deficit round-robin: each round a client gains a quantum of tokens, and it pays
+/// for the tokens that are computed for it. A client with long prompts or many requests does not delay the others.
+///
+/// A debt outlives the job that made it. The rounds that others gain repay it, whether its client waits or not.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// Jobs that were preempted, the oldest first. They come before all others.
     preempted: Vec<(u64, SequenceId)>,
-    clients: Vec<Client>,
-    /// Whose turn it is.
-    turn: usize,
+    /// Clients that wait, and some that have waited.
+    clients: HashMap<u64, Client>,
+    clock: u64,
     waiting: usize,
 }
 
 #[derive(Debug)]
 struct Client {
-    id: u64,
-    /// Tokens that it may have computed.
+    /// Tokens that it may have computed; below zero, those that it owes.
     deficit: i64,
+    /// Higher priorities first, and the same in the order in which they came.
     jobs: VecDeque<Waiting>,
+    /// When its last job was admitted, or when it came: the earliest of those that can pay has the next turn.
+    served: u64,
+    /// When it last sent a job or was charged.
+    used: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +44,14 @@ struct Waiting {
     sequence: SequenceId,
     priority: i32,
     cost: usize,
+}
+
+impl Client {
+    /// Tokens that it needs before its next job can be admitted, if that has this priority.
+    fn missing(&self, priority: i32) -> Option<i64> {
+        let head = self.jobs.front().filter(|head| head.priority == priority)?;
+        Some(head.cost.min(QUANTUM as usize) as i64 - self.deficit)
+    }
 }
 
 impl Queue {
@@ -48,8 +66,9 @@ impl Queue {
 
     /// Adds a job that computes `cost` tokens.
     pub(crate) fn push(&mut self, sequence: SequenceId, client: u64, priority: i32, cost: usize) {
-        let at = self.client(client);
-        self.clients[at].jobs.push_back(Waiting { sequence, priority, cost });
+        let client = self.client(client);
+        let at = client.jobs.partition_point(|other| other.priority >= priority);
+        client.jobs.insert(at, Waiting { sequence, priority, cost });
         self.waiting += 1;
     }
 
@@ -64,78 +83,93 @@ impl Queue {
         if let Some((_, sequence)) = self.preempted.first() {
             return Some(*sequence);
         }
-        let highest = self.heads().map(|(_, head)| head.priority).max()?;
-        loop {
-            for step in 0..self.clients.len() {
-                let at = (self.turn + step) % self.clients.len();
-                let client = &self.clients[at];
-                let Some(head) = client.jobs.front().filter(|head| head.priority == highest) else {
-                    continue;
-                };
-                if client.deficit >= head.cost.min(QUANTUM as usize) as i64 {
-                    self.turn = at;
-                    return Some(head.sequence);
-                }
-            }
-            // Nobody can pay: all gain the same.
-            for client in self.clients.iter_mut().filter(|client| !client.jobs.is_empty()) {
-                client.deficit += QUANTUM;
-            }
-        }
+        let client = self.choose()?;
+        Some(self.clients.get(&client)?.jobs.front()?.sequence)
     }
 
-    /// Removes the job that [`Queue::peek`] returned.
+    /// Removes the job that [`Queue::peek`] returns.
     pub(crate) fn pop(&mut self) {
         if !self.preempted.is_empty() {
             self.preempted.remove(0);
             return;
         }
-        let turn = self.turn;
-        if self.clients.get_mut(turn).is_some_and(|client| client.jobs.pop_front().is_some()) {
+        self.clock += 1;
+        let chosen = self.choose().and_then(|client| self.clients.get_mut(&client));
+        if let Some(client) = chosen
+            && client.jobs.pop_front().is_some()
+        {
+            client.served = self.clock;
             self.waiting -= 1;
-            self.turn = (turn + 1) % self.clients.len();
-            self.drop_idle();
+            self.forget();
         }
     }
 
     /// Removes a job that no longer waits.
     pub(crate) fn remove(&mut self, sequence: SequenceId) {
         self.preempted.retain(|(_, other)| *other != sequence);
-        for client in &mut self.clients {
+        for client in self.clients.values_mut() {
             let before = client.jobs.len();
             client.jobs.retain(|job| job.sequence != sequence);
             self.waiting -= before - client.jobs.len();
         }
-        self.drop_idle();
+        self.forget();
     }
 
-    /// Charges a client for computed tokens.
+    /// Charges a client for computed tokens. They cost nothing while no job waits, since they delay nobody then.
     pub(crate) fn charge(&mut self, client: u64, tokens: usize) {
-        // A client that was charged while it has no jobs waiting starts with a debt, down to one quantum.
-        if let Some(client) = self.clients.iter_mut().find(|known| known.id == client) {
-            client.deficit = (client.deficit - tokens as i64).max(-QUANTUM);
+        if self.is_empty() {
+            return;
+        }
+        let known = self.clients.len();
+        self.client(client).deficit -= tokens as i64;
+        if self.clients.len() > known {
+            self.forget();
         }
     }
 
-    fn client(&mut self, id: u64) -> usize {
-        match self.clients.iter().position(|client| client.id == id) {
-            Some(at) => at,
-            None => {
-                self.clients.push(Client { id, deficit: 0, jobs: VecDeque::new() });
-                self.clients.len() - 1
+    fn client(&mut self, id: u64) -> &mut Client {
+        self.clock += 1;
+        let now = self.clock;
+        let new = || Client { deficit: 0, jobs: VecDeque::new(), served: now, used: now };
+        let client = self.clients.entry(id).or_insert_with(new);
+        client.used = now;
+        client
+    }
+
+    /// The client whose turn it is. If none can pay, there are rounds until one can.
+    fn choose(&mut self) -> Option<u64> {
+        let heads = self.clients.values().filter_map(|client| client.jobs.front());
+        let highest = heads.map(|head| head.priority).max()?;
+        let least = self.clients.values().filter_map(|client| client.missing(highest)).min()?;
+        if least > 0 {
+            self.gain(highest, (least + QUANTUM - 1) / QUANTUM * QUANTUM);
+        }
+        let can_pay = |client: &Client| client.missing(highest).is_some_and(|missing| missing <= 0);
+        let able = self.clients.iter().filter(|(_, client)| can_pay(client));
+        able.min_by_key(|(_, client)| client.served).map(|(id, _)| *id)
+    }
+
+    /// Clients whose next job has this priority gain tokens. Those that do not compete with them repay as much of their
+    /// debts, but gain no credit: it would grow without limit.
+    fn gain(&mut self, priority: i32, tokens: i64) {
+        self.clients.retain(|_, client| {
+            match client.missing(priority) {
+                Some(_) => client.deficit += tokens,
+                None if client.deficit < 0 => client.deficit = (client.deficit + tokens).min(0),
+                None => {}
             }
+            !client.jobs.is_empty() || client.deficit < 0
+        });
+    }
+
+    /// Forgets clients without jobs that were not used for the longest time, if there are too many.
+    fn forget(&mut self) {
+        let idle = self.clients.values().filter(|client| client.jobs.is_empty()).count();
+        for _ in REMEMBERED..idle {
+            let idle = self.clients.iter().filter(|(_, client)| client.jobs.is_empty());
+            let oldest = idle.min_by_key(|(_, client)| client.used).map(|(id, _)| *id);
+            oldest.and_then(|id| self.clients.remove(&id));
         }
-    }
-
-    fn heads(&self) -> impl Iterator<Item = (usize, &Waiting)> {
-        self.clients.iter().enumerate().filter_map(|(at, client)| Some((at, client.jobs.front()?)))
-    }
-
-    /// Forgets clients without jobs: names come from outside, and their number has no limit.
-    fn drop_idle(&mut self) {
-        let turn = self.clients.get(self.turn).map(|client| client.id);
-        self.clients.retain(|client| !client.jobs.is_empty());
-        self.turn = turn.and_then(|id| self.clients.iter().position(|c| c.id == id)).unwrap_or(0);
     }
 }
 
@@ -175,5 +209,85 @@ mod tests {
         queue.push(SequenceId(1), 1, 0, 10);
         queue.remove(SequenceId(1));
         assert!(queue.is_empty() && queue.peek().is_none());
+    }
+
+    #[test]
+    fn higher_priorities_of_one_client_come_first() {
+        let mut queue = Queue::default();
+        for (id, priority) in [0, 5, 0, 5, -1, 7, 0].into_iter().enumerate() {
+            queue.push(SequenceId(id as u64), 1, priority, 10);
+        }
+        // Another client's are between them.
+        queue.push(SequenceId(10), 2, 6, 10);
+        queue.push_preempted(4, SequenceId(11));
+        let order: Vec<u64> = std::iter::from_fn(|| next(&mut queue)).collect();
+        assert_eq!(order, [11, 5, 10, 1, 3, 0, 2, 6, 4]);
+    }
+
+    /// A slot for two clients: the first sends a long prompt, and the next one when that is computed. The second always has
+    /// some short ones.
+    #[test]
+    fn a_client_with_one_job_at_a_time_pays_for_its_tokens() {
+        const COSTS: [usize; 2] = [8192, 64];
+        let mut queue = Queue::default();
+        let mut computed = [0; 2];
+        let send = |queue: &mut Queue, client: usize| {
+            queue.push(SequenceId(client as u64), client as u64, 0, COSTS[client]);
+        };
+        [0, 1, 1, 1].into_iter().for_each(|client| send(&mut queue, client));
+        while computed[0] + computed[1] < 1_000_000 {
+            let client = next(&mut queue).unwrap() as usize;
+            for _ in 0..COSTS[client] / 64 {
+                queue.charge(client as u64, 64);
+            }
+            computed[client] += COSTS[client];
+            send(&mut queue, client);
+        }
+        let share = computed[0] as f64 / computed[1] as f64;
+        assert!((0.95..1.05).contains(&share), "{computed:?}");
+    }
+
+    #[test]
+    fn others_repay_a_debt_and_the_client_is_forgotten() {
+        let mut queue = Queue::default();
+        queue.push(SequenceId(0), 7, 0, 5000);
+        queue.push(SequenceId(1), 8, 0, 100);
+        assert_eq!(next(&mut queue), Some(0));
+        queue.charge(7, 5000);
+        let mut computed = 0;
+        while queue.clients.contains_key(&7) {
+            queue.push(SequenceId(1), 8, 0, 100);
+            assert_eq!(next(&mut queue), Some(1));
+            queue.charge(8, 100);
+            computed += 100;
+            assert!(computed < 10_000, "the debt is not repaid: {:?}", queue.clients);
+        }
+        assert!(computed > 4000, "{computed}");
+        // While nobody waits, tokens are free.
+        let mut queue = Queue::default();
+        queue.push(SequenceId(0), 7, 0, 5000);
+        assert_eq!(next(&mut queue), Some(0));
+        queue.charge(7, 5000);
+        assert!(queue.clients.values().all(|client| client.deficit >= 0));
+    }
+
+    #[test]
+    fn clients_that_are_remembered_are_limited() {
+        let mut queue = Queue::default();
+        queue.push(SequenceId(0), 0, 9, 10);
+        for client in 1..2000 {
+            queue.push(SequenceId(client), client, 0, 10);
+        }
+        assert_eq!(next(&mut queue), Some(0));
+        queue.charge(0, 1_000_000);
+        for client in 1..2000 {
+            // One that is charged is not the least recently used.
+            queue.charge(0, 1);
+            next(&mut queue);
+            queue.charge(10_000 + client, 10);
+            let idle = queue.clients.values().filter(|client| client.jobs.is_empty()).count();
+            assert!(idle <= REMEMBERED, "{idle} clients");
+        }
+        assert!(queue.clients.len() <= REMEMBERED && queue.clients.contains_key(&0));
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct Scheduler {
     pub(super) admitted: u64,
     pub(super) epoch: u64,
     clock: u64,
+    /// The sequence that is being admitted.
+    pub(super) admitting: Option<usize>,
     /// How often the device was lost, and with it what the cache had.
     pub(super) losses: u64,
     /// How often a sequence was shifted.
@@ -155,6 +157,7 @@ impl Scheduler {
             admitted: 0,
             epoch: 0,
             clock: 0,
+            admitting: None,
             losses: 0,
             shifts: 0,
             completed: None,
@@ -187,7 +190,7 @@ impl Scheduler {
             sequences, kv, records, plan, queue, settings, counters, clock, masks, limits, ..
         } = self;
         let Some(sequence) = &mut sequences[at] else { return };
-        sequence.used = *clock;
+        (sequence.used, sequence.losses) = (*clock, 0);
         counters.requests(1);
         // Refused before anything is computed or dropped.
         let positions = job.tokens.len() + 1;
@@ -319,6 +322,7 @@ impl Scheduler {
             speculator: None,
             generated_from: usize::MAX,
             used: self.clock,
+            losses: 0,
             closed: false,
         };
         let at = self.vacant.pop().unwrap_or_else(|| {
@@ -330,7 +334,7 @@ impl Scheduler {
         at
     }
 
-    fn remove(&mut self, at: usize) {
+    pub(super) fn remove(&mut self, at: usize) {
         let Some(mut sequence) = self.sequences[at].take() else { return };
         self.kv.release(&mut sequence.kv);
         self.records.release(&mut sequence.state);

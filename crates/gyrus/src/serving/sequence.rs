@@ -35,6 +35,8 @@ pub(super) struct Sequence {
     pub(super) speculator: Option<Box<Speculator>>,
     /// When it was last used, to find the least recently used one.
     pub(super) used: u64,
+    /// How often the device was lost when its job was admitted.
+    pub(super) losses: usize,
     /// Whether its session is closed: it is removed when its job has ended.
     pub(super) closed: bool,
 }

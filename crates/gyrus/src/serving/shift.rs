@@ -177,7 +177,7 @@ mod tests {
             assert_eq!(shifted.len(), expected.len());
             let layers = model.plan().kv[0].layers;
             let far = |a: &[f32], b: &[f32]| {
-                a.iter().zip(b).fold(0f32, |far, (a, b)| far.max((a - b).abs() / (1.0 + b.abs())))
+                gyrus_testkit::largest(a.iter().zip(b).map(|(a, b)| (a - b).abs() / (1.0 + b.abs())))
             };
             let row = model.plan().kv[0].head_dim;
             for (at, (found, expected)) in shifted.iter().zip(&expected).enumerate() {

@@ -11,7 +11,8 @@ use gyrus_kernels::{KV_BLOCK, Plan, RowKind, Sampler};
 
 use super::core::{Command, Core};
 use super::counters::Counters;
-use super::fake::{self, Fake, Faults, draw, entry, limits, next_token, plan, state_after};
+use super::fake::{self, Fake, draw, entry, limits, next_token, plan, state_after};
+use super::fake_faults::{Faults, Log, PANIC};
 use super::fake_masks::{FakeMask, LateWorkers, first_allowed};
 use super::job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
 use super::masks::TokenMask;
@@ -167,17 +168,17 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn new(seed: u64, world: World, rows: &Arc<AtomicU64>) -> Simulation {
+    fn new(seed: u64, world: World) -> Simulation {
         let plan = Arc::new(plan(&world.windows, world.records > 0));
         let limits = limits(world.slots, world.steps, world.kinds_differ);
         let (of_rebuild, blocks, faults) = (Arc::clone(&plan), world.blocks.clone(), world.faults);
         let records = world.records;
         let number = AtomicU64::new(seed);
-        let rows = Arc::clone(rows);
+        let log = Arc::new(Log::default());
         let new = move || {
             let random = fake::mix(number.fetch_add(1, Ordering::Relaxed), 77);
             let size = (&blocks[..], records);
-            Fake::new(Arc::clone(&of_rebuild), size, limits, random, faults, Arc::clone(&rows))
+            Fake::new(Arc::clone(&of_rebuild), size, limits, random, faults, Arc::clone(&log))
         };
         let settings = Settings {
             chunk: 48,
@@ -285,7 +286,7 @@ impl Simulation {
     /// A client reads some of its events.
     fn read(&mut self, at: usize) {
         let most = self.below(8);
-        let faulty = self.world.faults.lost + self.world.faults.not_finite > 0;
+        let faulty = self.is_faulty();
         let client = &mut self.clients[at];
         let Some(expected) = &mut client.running else { return };
         for _ in 0..most {
@@ -306,6 +307,13 @@ impl Simulation {
                 JobEvent::Failed(Error::Backend(_) | Error::NotFinite { .. }) if faulty => {
                     expected.complete = true
                 }
+                JobEvent::Failed(Error::Panicked(text)) if faulty && text == PANIC => {
+                    expected.complete = true
+                }
+                // The start of the job panicked.
+                JobEvent::Failed(Error::Panicked(_)) if faulty && expected.seen == 0 => {
+                    expected.complete = true
+                }
                 JobEvent::Failed(Error::Request(_)) if expected.fails => {
                     assert_eq!(expected.seen, expected.tokens.len(), "failed early");
                     expected.complete = true;
@@ -317,6 +325,10 @@ impl Simulation {
         if expected.complete {
             client.running = None;
         }
+    }
+
+    fn is_faulty(&self) -> bool {
+        self.world.faults.lost > 0
     }
 
     /// A client closes its session and opens another one.
@@ -337,7 +349,7 @@ impl Simulation {
         let forked = self
             .core
             .exclusively(|backend, scheduler| Ok(scheduler.fork(parent, child, &tokens[..keep], backend)?));
-        forked.unwrap();
+        assert!(forked.is_ok() || self.is_faulty(), "{forked:?}");
         self.next_id += 1;
         let to = self.below(self.clients.len());
         let to = if self.clients[to].running.is_some() || to == at {
@@ -416,6 +428,7 @@ impl Simulation {
         for _ in 0..200 {
             self.core.tick(&mut self.commands, Duration::ZERO);
         }
+        assert!(self.core.scheduler.by_id.is_empty(), "a sequence was not removed");
         self.check_blocks();
         for (pool, blocks) in self.core.scheduler.kv.pools().iter().zip(&self.world.blocks) {
             assert_eq!(pool.available(), *blocks, "blocks were lost");
@@ -445,7 +458,11 @@ fn world(seed: u64) -> World {
         steps: [1, 2, 8, 40][below(4) as usize],
         kinds_differ: below(2) == 0,
         prefix_cache: below(4) > 0,
-        faults: if below(4) == 0 { Faults { lost: 20, not_finite: 20 } } else { Faults::default() },
+        faults: if below(4) == 0 {
+            Faults { lost: 20, not_finite: 20, panics: 10 }
+        } else {
+            Faults::default()
+        },
         clients,
         longest,
         late: [1, 2, 5, 40][below(4) as usize],
@@ -454,8 +471,7 @@ fn world(seed: u64) -> World {
 }
 
 fn run(seed: u64) -> [u64; 4] {
-    let rows = Arc::new(AtomicU64::new(0));
-    let mut simulation = Simulation::new(seed, world(seed), &rows);
+    let mut simulation = Simulation::new(seed, world(seed));
     simulation.run(120);
     let done = simulation.counters.read();
     [done.preemptions, done.cached_tokens, done.drafted_tokens, done.accepted_tokens]
@@ -499,7 +515,7 @@ fn a_client_that_goes_away_frees_its_blocks_at_once() {
             late: 0,
             speculates: usize::from(ticks % 3 == 0),
         };
-        let mut simulation = Simulation::new(ticks, world, &Arc::default());
+        let mut simulation = Simulation::new(ticks, world);
         simulation.prefixes = vec![vec![3; 200]];
         simulation.start(0);
         for _ in 0..ticks {

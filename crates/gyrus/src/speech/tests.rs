@@ -71,8 +71,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 }
 
 fn difference(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    gyrus_testkit::distance(a, b)
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use gyrus::Model;
+pub(crate) use gyrus_testkit::distance;
 use gyrus_testkit::npy;
 
 /// The folder's `ref.json`, its ids, and the logits of every position.
@@ -21,12 +22,6 @@ pub(crate) fn logits(model: &Model, ids: &[u32]) -> Vec<f32> {
     let mut all = Vec::new();
     model.session().score(ids, |_, row| all.extend_from_slice(row)).unwrap();
     all
-}
-
-pub(crate) fn distance(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    // A NaN is farther than anything.
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |most, d| if d <= most { most } else { d })
 }
 
 /// The root of the mean square of differences.
