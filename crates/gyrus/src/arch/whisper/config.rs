@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use gyrus_formats::Checkpoint;
 use gyrus_formats::ggml::WhisperHeader;
 
@@ -55,14 +57,25 @@ impl WhisperConfig {
             Some(heads) => heads,
             None => alignment_heads::of_model(&config, config.vocab == ENGLISH_VOCAB),
         };
-        let inside =
-            |(layer, head): &(usize, usize)| *layer < config.text_layers && *head < config.text_heads;
-        match config.alignment_heads.iter().find(|pair| !inside(pair)) {
-            Some((layer, head)) => Err(Error::Setting(format!(
-                "generation_config.json: alignment head {head} of layer {layer} does not exist"
-            ))),
-            None => Ok(config),
+        config.check_alignment_heads().map(|()| config)
+    }
+
+    /// Each head exists and is listed once, so that there are at most as many as the decoder has.
+    fn check_alignment_heads(&self) -> Result<(), Error> {
+        let mut known = HashSet::new();
+        for &(layer, head) in &self.alignment_heads {
+            let problem = if layer >= self.text_layers || head >= self.text_heads {
+                "does not exist"
+            } else if !known.insert((layer, head)) {
+                "is listed twice"
+            } else {
+                continue;
+            };
+            return Err(Error::Setting(format!(
+                "generation_config.json: alignment head {head} of layer {layer} {problem}"
+            )));
         }
+        Ok(())
     }
 
     fn of_header(header: &WhisperHeader) -> WhisperConfig {
