@@ -243,6 +243,22 @@ fn a_caller_can_stop_and_silence_has_no_text_with_voice_activity() {
     assert_eq!((found.text(), found.duration), (String::new(), 3.0));
 }
 
+#[test]
+fn a_long_prompt_is_cut_to_what_a_window_takes_before_it_is_copied() {
+    let transcriber = transcriber(SpeechOptions::default());
+    let with = |text: &str| SpeechRequest { initial_prompt: Some(text.to_owned()), ..long_request() };
+    let end = "here there ".repeat(8_000);
+    let long = format!("{}{end}", "é then ".repeat(500_000));
+    let found = transcriber.prompt(&with(&long)).unwrap();
+    // Half of 64 positions, one of which begins the prompt.
+    assert_eq!(found.len(), 31);
+    assert_eq!(found, transcriber.prompt(&with(&end)).unwrap());
+    assert!(transcriber.prompt(&with(" \n ")).unwrap().is_empty());
+    assert_eq!(transcriber.prompt(&with(" there")).unwrap(), [260]);
+    // The cut may fall within a character.
+    assert_eq!(transcriber.prompt(&with(&"é".repeat(100_001))).unwrap().len(), 31);
+}
+
 /// Bursts of noise of half a second between pauses of a second.
 fn bursts(count: usize) -> Waveform {
     let mut state = 3u32;

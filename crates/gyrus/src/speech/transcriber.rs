@@ -12,7 +12,7 @@ use super::load::{Loaded, load};
 use super::request::SpeechRequest;
 use super::rules::Rules;
 use super::run::{File, Run};
-use super::stream::{Context, Stream};
+use super::stream::{Context, Stream, most_prompt_tokens};
 use super::tokens::Tokens;
 use super::transcript::{Segment, Transcript};
 use crate::Error;
@@ -21,6 +21,9 @@ use crate::device::{Device, DeviceInfo};
 
 /// The most hypotheses of a window: beams, or samples.
 pub const MOST_HYPOTHESES: usize = 8;
+
+/// The bytes of a prompt that are divided into tokens. Tokens of Whisper have up to 128 bytes, and prompts at most 223 tokens.
+const MOST_PROMPT_BYTES: usize = 1 << 16;
 
 /// How a speech model is loaded.
 #[derive(Debug, Clone)]
@@ -190,8 +193,9 @@ impl Transcriber {
             checkpoint: &shared.checkpoint,
             language,
         };
-        let files: Result<Vec<File>, Error> =
-            audio.iter().enumerate().map(|(index, audio)| self.streams(index, audio, request)).collect();
+        let prompt = self.prompt(request)?;
+        let streams = |(index, audio): (usize, &&Waveform)| self.streams(index, audio, request, &prompt);
+        let files: Result<Vec<File>, Error> = audio.iter().enumerate().map(streams).collect();
         let files = files?;
         let mut engine = shared.engine.lock().unwrap_or_else(PoisonError::into_inner);
         engine.reset();
@@ -259,23 +263,42 @@ impl Transcriber {
         })
     }
 
+    /// The last tokens of the text before a recording, as many as a window's prompt has.
+    pub(super) fn prompt(&self, request: &SpeechRequest) -> Result<Vec<u32>, Error> {
+        let text = request.initial_prompt.as_deref().map(str::trim).unwrap_or_default();
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let shared = &*self.shared;
+        let text = last_bytes(text, MOST_PROMPT_BYTES).trim_start();
+        let mut tokens = shared.tokens.encode(&format!(" {text}"))?;
+        let most = most_prompt_tokens(&shared.config);
+        Ok(tokens.split_off(tokens.len().saturating_sub(most)))
+    }
+
     /// The parts of a recording that are decoded on their own.
-    fn streams(&self, index: usize, audio: &Waveform, request: &SpeechRequest) -> Result<File, Error> {
+    fn streams(
+        &self,
+        index: usize,
+        audio: &Waveform,
+        request: &SpeechRequest,
+        prompt: &[u32],
+    ) -> Result<File, Error> {
         let shared = &*self.shared;
         let mel = Arc::new(self.spectrogram(index, audio)?);
-        let prompt =
-            match request.initial_prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty()) {
-                Some(prompt) => shared.tokens.encode(&format!(" {prompt}"))?,
-                None => Vec::new(),
-            };
         let parts = match request.voice_activity {
             false => std::iter::once(0..mel.frames()).collect(),
             true => parts(audio, shared.config.window_frames()),
         };
-        let stream = |frames| Stream::new(Arc::clone(&mel), frames, prompt.clone());
+        let stream = |frames| Stream::new(Arc::clone(&mel), frames, prompt.to_vec());
         let streams: Vec<Stream> = parts.into_iter().map(stream).collect();
         Ok(File::new(streams))
     }
+}
+
+/// The end of a text: at most this many bytes, whole characters.
+fn last_bytes(text: &str, most: usize) -> &str {
+    &text[text.ceil_char_boundary(text.len().saturating_sub(most))..]
 }
 
 /// Parts with speech, joined up to the length of a window.
