@@ -59,9 +59,10 @@ impl<'a> Run<'a> {
             self.encode()?;
             self.step()?;
             if !self.tell() {
-                break;
+                return Ok(());
             }
         }
+        // Recordings without any part have ended, too.
         self.tell();
         Ok(())
     }
@@ -135,41 +136,47 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Tells what has settled. Returns whether to go on.
+    /// Tells what has settled. Returns whether to go on: the listener may stop everything, and hears nothing after that.
     fn tell(&mut self) -> bool {
-        let mut goes_on = true;
+        let tell = &mut *self.event;
         for (index, file) in self.files.iter_mut().enumerate() {
-            let mut tell = |event: SpeechEvent<'_>| goes_on &= (self.event)(event);
+            let progress = |head: &Stream| {
+                let seconds = head.position() as f64 / FRAMES_PER_SECOND;
+                SpeechEvent::Progress { file: index, seconds }
+            };
             if file.language.is_none()
                 && let Some(token) = file.streams.iter().find_map(|stream| stream.language)
             {
                 file.language = Some(token);
-                if self.context.language.is_none() {
-                    tell(SpeechEvent::Language { file: index, code: self.context.tokens.code(token) });
+                let code = self.context.tokens.code(token);
+                if self.context.language.is_none() && !tell(SpeechEvent::Language { file: index, code }) {
+                    return false;
                 }
             }
             while let Some(head) = file.streams.get(file.head) {
                 for segment in &head.segments[file.emitted..] {
-                    tell(SpeechEvent::Segment { file: index, segment });
-                    let seconds = head.position() as f64 / FRAMES_PER_SECOND;
-                    tell(SpeechEvent::Progress { file: index, seconds });
+                    if !(tell(SpeechEvent::Segment { file: index, segment }) && tell(progress(head))) {
+                        return false;
+                    }
                 }
                 file.emitted = head.segments.len();
                 if !head.is_done() {
                     if self.steps.is_multiple_of(PARTIAL_STEPS)
                         && let Some(text) = head.partial(self.context.tokens)
+                        && !tell(SpeechEvent::Partial { file: index, text: &text })
                     {
-                        tell(SpeechEvent::Partial { file: index, text: &text });
+                        return false;
                     }
                     break;
                 }
-                let seconds = head.position() as f64 / FRAMES_PER_SECOND;
-                tell(SpeechEvent::Progress { file: index, seconds });
+                if !tell(progress(head)) {
+                    return false;
+                }
                 file.head += 1;
                 file.emitted = 0;
             }
         }
-        goes_on
+        true
     }
 }
 

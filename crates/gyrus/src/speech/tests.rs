@@ -229,14 +229,33 @@ fn words_lie_within_the_recording_and_spell_the_segments() {
 }
 
 #[test]
-fn a_caller_can_stop_and_silence_has_no_text_with_voice_activity() {
+fn a_caller_can_stop_and_hears_nothing_after_that() {
     let transcriber = transcriber(SpeechOptions::default());
-    let mut seen = 0;
-    let stopped = transcriber.transcribe_all(&[&speech()], &long_request(), &mut |event| {
-        seen += usize::from(matches!(event, SpeechEvent::Segment { .. }));
-        seen == 0
+    // A segment for each of several windows.
+    let request = SpeechRequest { timestamps: false, ..long_request() };
+    let whole = transcriber.transcribe(&speech(), &request).unwrap();
+    assert!(whole.segments.len() > 1);
+    let (mut seen, mut later) = (Vec::new(), 0);
+    let stopped = transcriber.transcribe_all(&[&speech(), &speech()], &request, &mut |event| {
+        later += usize::from(!seen.is_empty());
+        match event {
+            SpeechEvent::Segment { file, segment } => {
+                seen.push((file, segment.clone()));
+                false
+            }
+            _ => true,
+        }
     });
-    assert!(stopped.is_ok());
+    assert_eq!(seen, [(0, whole.segments[0].clone())]);
+    assert_eq!(later, 0, "events after the end");
+    let stopped = stopped.unwrap();
+    assert_eq!(stopped[0].segments, whole.segments[..1]);
+    assert!(stopped[1].segments.len() < whole.segments.len());
+}
+
+#[test]
+fn silence_has_no_text_with_voice_activity() {
+    let transcriber = transcriber(SpeechOptions::default());
     let silence = Waveform::from_samples(&vec![0.0; 48_000], 16_000).unwrap();
     let request = SpeechRequest { voice_activity: true, ..long_request() };
     let found = transcriber.transcribe(&silence, &request).unwrap();

@@ -175,7 +175,7 @@ impl Transcriber {
     }
 
     /// Transcribes several recordings side by side. What happens is told to `event`, which returns whether to go on; if not,
-    /// the transcripts have what was decoded so far.
+    /// it is not called again, and the transcripts have what was decoded so far.
     pub fn transcribe_all(
         &self,
         audio: &[&Waveform],
