@@ -81,7 +81,7 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
     });
     drop(progress);
     let transcripts = transcripts.map_err(|error| match &error {
-        gyrus::Error::Recording { index, .. } => {
+        gyrus::Error::Recording { index, .. } | gyrus::Error::RecordingNotFinite { index, .. } => {
             let named = args.files.get(*index).map(|file| foreign::path(file));
             anyhow::Error::from(error).context(named.unwrap_or_default())
         }

@@ -4,7 +4,6 @@ use super::engine::Engine;
 use super::stream::{Context, FRAMES_PER_SECOND, Stream};
 use super::transcriber::SpeechEvent;
 use crate::Error;
-use crate::error::not_finite;
 
 /// Steps after which the text of a window in progress is shown.
 const PARTIAL_STEPS: usize = 8;
@@ -182,6 +181,6 @@ impl<'a> Run<'a> {
 
 /// What the device found: the first token of a row that is all NaN would look like a choice.
 fn not_finite_at(engine: &Engine, index: usize, position: usize) -> Error {
-    let problem = format!("the model computed NaN or infinity {}", not_finite(engine.precision()));
-    Error::Recording { index, seconds: position as f64 / FRAMES_PER_SECOND, problem }
+    let seconds = position as f64 / FRAMES_PER_SECOND;
+    Error::RecordingNotFinite { index, seconds, precision: engine.precision() }
 }
