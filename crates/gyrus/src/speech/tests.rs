@@ -363,7 +363,7 @@ fn wrong_requests_and_models_are_named() {
     let wrong = Transcriber::open(&llama, &SpeechOptions::default()).err().unwrap();
     assert_eq!(
         wrong.to_string(),
-        "'llama' is no speech model that can be read: a Whisper model in a GGML file or a SafeTensors folder is needed"
+        "'llama' is no speech model that can be read: a Whisper model in a GGML or GGUF file or a SafeTensors folder is needed"
     );
     let wrong = Model::open(&folder(), &Options::default()).err().unwrap();
     assert!(matches!(&wrong, Error::WrongKind { .. }), "{wrong}");

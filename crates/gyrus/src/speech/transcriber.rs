@@ -1,11 +1,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gyrus_audio::{AudioError, HOP, LogMel, MelFilters, SAMPLE_RATE, Waveform, speech_spans};
+use gyrus_audio::{AudioError, BINS, HOP, LogMel, MelFilters, SAMPLE_RATE, Waveform, speech_spans};
 use gyrus_cpu::Pool;
 use gyrus_formats::{Access, Checkpoint};
 use gyrus_kernels::Precision;
-use gyrus_tensor::DType;
+use gyrus_tensor::{DType, dequantize};
 
 use super::engine::Engine;
 use super::load::{Loaded, load};
@@ -16,7 +16,7 @@ use super::stream::{Context, Stream, most_prompt_tokens};
 use super::tokens::Tokens;
 use super::transcript::{Segment, Transcript};
 use crate::Error;
-use crate::arch::whisper::WhisperConfig;
+use crate::arch::whisper::{MEL_FILTERS, WhisperConfig, is_whisper};
 use crate::device::{Device, DeviceInfo};
 
 /// The most hypotheses of a window: beams, or samples.
@@ -115,7 +115,7 @@ struct Shared {
 }
 
 impl Transcriber {
-    /// Opens and loads a Whisper model: a GGML file of whisper.cpp, or a SafeTensors folder.
+    /// Opens and loads a Whisper model: a GGML file of whisper.cpp, a GGUF file, or a SafeTensors folder.
     pub fn open(path: &Path, options: &SpeechOptions) -> Result<Transcriber, Error> {
         Transcriber::load(Checkpoint::open_with(path, options.access)?, options, |_, _| {})
     }
@@ -145,7 +145,9 @@ impl Transcriber {
     /// Whether a checkpoint is a speech model.
     pub fn recognises(checkpoint: &Checkpoint) -> bool {
         let whisper = |config: &serde_json::Value| config["model_type"] == "whisper";
-        checkpoint.ggml().is_some() || checkpoint.config().is_some_and(whisper)
+        checkpoint.ggml().is_some()
+            || checkpoint.gguf().is_some_and(is_whisper)
+            || checkpoint.config().is_some_and(whisper)
     }
 
     /// The device that it runs on.
@@ -314,11 +316,28 @@ fn parts(audio: &Waveform, window: usize) -> Vec<std::ops::Range<usize>> {
     parts
 }
 
-/// The filters of a GGML file, or those that transformers computes.
+/// The filters of a GGML or GGUF file, or those that transformers computes.
 fn filters(checkpoint: &Checkpoint, config: &WhisperConfig) -> Result<MelFilters, Error> {
     debug_assert_eq!(SAMPLE_RATE, 16_000);
-    let Some(file) = checkpoint.ggml() else { return Ok(MelFilters::slaney(config.mels)) };
-    let (bands, bins, weights) = file.filters();
+    let tensor = checkpoint.gguf().and_then(|_| checkpoint.tensor(MEL_FILTERS));
+    let (bands, bins, weights) = match (checkpoint.ggml(), tensor) {
+        (Some(file), _) => file.filters(),
+        (None, Some(tensor)) => {
+            let &[bands, bins] = tensor.shape.dims() else {
+                let (name, found) = (MEL_FILTERS.to_owned(), tensor.shape.to_string());
+                return Err(Error::TensorShape { name, found, expected: "bands × frequencies".to_owned() });
+            };
+            // Filters of another size are refused below, and not read before.
+            let fits = (bands, bins) == (config.mels, BINS);
+            let mut weights = vec![0.0; if fits { bands * bins } else { 0 }];
+            if fits {
+                dequantize(tensor.dtype, tensor.data, &mut weights)
+                    .map_err(|source| Error::Tensor { name: MEL_FILTERS.to_owned(), source })?;
+            }
+            (bands, bins, weights)
+        }
+        (None, None) => return Ok(MelFilters::slaney(config.mels)),
+    };
     if bands != config.mels {
         let expected = format!("but the encoder reads {} bands", config.mels);
         return Err(Error::Dimension { name: "number of mel filters", value: bands as u64, expected });
