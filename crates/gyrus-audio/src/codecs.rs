@@ -14,6 +14,7 @@ use symphonia::core::io::MediaSourceStream;
 use crate::containers::{Container, check_vorbis_setup};
 use crate::pcm::check_channels;
 use crate::resample::Resampler;
+use crate::waveform::check_finite;
 use crate::{AudioError, Limits, SAMPLE_RATE};
 
 /// Numbers of frames that stand for "unknown".
@@ -29,11 +30,15 @@ pub(crate) struct Decoded {
 
 /// Decodes the first audio track.
 ///
-/// The decoders are another project's. Should one panic on malformed data, that is an error of this file only.
-pub(crate) fn decode(mut bytes: Vec<u8>, limits: &Limits) -> Result<Decoded, AudioError> {
+/// The decoders are another project's, and only between packets can they be stopped. Should one panic on malformed data, that is an error of this file only.
+pub(crate) fn decode(
+    mut bytes: Vec<u8>,
+    limits: &Limits,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<Decoded, AudioError> {
     let begins = bytes[..bytes.len().min(16)].escape_ascii().to_string();
     let container = Container::prepare(&mut bytes)?;
-    let decoded = catch_unwind(AssertUnwindSafe(|| decode_track(bytes, container, begins, limits)));
+    let decoded = catch_unwind(AssertUnwindSafe(|| decode_track(bytes, container, begins, limits, goes_on)));
     decoded.unwrap_or_else(|_| Err(malformed(container.name(), "the decoder failed")))
 }
 
@@ -42,6 +47,7 @@ fn decode_track(
     container: Container,
     begins: String,
     limits: &Limits,
+    goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<Decoded, AudioError> {
     let format = container.name();
     let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
@@ -67,6 +73,9 @@ fn decode_track(
     }
     let (mut packets, mut damaged) = (0usize, 0usize);
     loop {
+        if !goes_on() {
+            return Err(AudioError::Stopped);
+        }
         let packet = match reader.next_packet() {
             Ok(packet) => packet,
             Err(Error::IoError(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => break,
@@ -130,7 +139,7 @@ struct Output<'a> {
     resampler: Option<Resampler>,
     samples: Vec<f32>,
     /// Samples that were taken at the track's rate.
-    taken: u64,
+    taken: usize,
     /// The samples of a packet.
     mixed: Vec<f32>,
 }
@@ -158,13 +167,10 @@ impl Output<'_> {
     fn take(&mut self, write: impl FnOnce(&mut Vec<f32>)) -> Result<(), AudioError> {
         self.mixed.clear();
         write(&mut self.mixed);
-        if let Some(at) = self.mixed.iter().position(|x| !x.is_finite()) {
-            let seconds = (self.taken + at as u64) as f64 / f64::from(self.rate.max(1));
-            return Err(AudioError::NotFinite { seconds, value: self.mixed[at] });
-        }
+        check_finite(&self.mixed, self.taken, self.rate)?;
         let Some(resampler) = &mut self.resampler else { return Err(AudioError::Rate(self.rate)) };
         resampler.push(&self.mixed, &mut self.samples);
-        self.taken += self.mixed.len() as u64;
+        self.taken += self.mixed.len();
         let most = self.limits.seconds;
         match self.seconds() > most || self.samples.len() as f64 > most * f64::from(SAMPLE_RATE) {
             true => Err(AudioError::TooLong { seconds: most }),

@@ -69,6 +69,9 @@ pub enum AudioError {
         /// The decoder's message, escaped.
         problem: String,
     },
+    /// The caller has stopped the decoding.
+    #[error("the decoding was stopped before its end")]
+    Stopped,
     /// Raw samples end within a sample.
     #[error("{bytes} bytes of raw samples are no multiple of {frame}, the bytes of a sample of all channels")]
     PartialSample {

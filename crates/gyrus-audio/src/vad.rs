@@ -15,7 +15,9 @@ const STEP: usize = SAMPLE_RATE as usize / 100;
 const SMOOTH: usize = 3;
 /// Digital silence, in dB of full scale. It says nothing about the noise of the recording.
 const SILENT: f32 = -75.0;
-/// How much louder than its quietest parts a recording must become for anything in it to be speech.
+/// How much louder than its quietest parts a recording must become, in dB, for anything in it to be speech.
+const LEAST_VARIATION: f32 = 5.0;
+/// How much louder for its parts to be told apart.
 const LEAST_RANGE: f32 = 10.0;
 /// How far above the noise speech begins: a part of the range, within these limits in dB.
 const PART_OF_RANGE: f32 = 0.25;
@@ -31,7 +33,8 @@ const MARGIN: usize = 20;
 /// Where a recording may have speech, from its energy alone.
 ///
 /// Parts count as speech that are clearly louder than the quiet parts of the same recording. So steady noise, tones and
-/// silence of any loudness have none, and music or knocking may be taken for speech. There is no model of speech in it.
+/// silence of any loudness have none, and music or knocking may be taken for speech. Where something varies, but not clearly,
+/// such as speech over music, all of the recording is one part. There is no model of speech in it.
 pub fn speech_spans(samples: &[f32]) -> Vec<Span> {
     let energy = energies(samples);
     let mut sorted: Vec<f32> = energy.iter().copied().filter(|e| *e > SILENT).collect();
@@ -44,8 +47,11 @@ pub fn speech_spans(samples: &[f32]) -> Vec<Span> {
     let has_silence = energy.len() - sorted.len() > energy.len() / 10;
     let (quiet, loud) = (at(0.05), at(0.98));
     // Sounds that begin out of nothing are as loud as they are: only their own variation tells speech from noise.
-    if loud - quiet < LEAST_RANGE {
+    if loud - quiet < LEAST_VARIATION {
         return Vec::new();
+    }
+    if loud - quiet < LEAST_RANGE {
+        return vec![Span { start: 0, end: samples.len() }];
     }
     let quiet = if has_silence { quiet.min(loud - 40.0) } else { quiet };
     let above = ((loud - quiet) * PART_OF_RANGE).clamp(LEAST_ABOVE, MOST_ABOVE);
@@ -118,6 +124,17 @@ mod tests {
         }
         let tone: Vec<f32> = (0..160_000).map(|n| (n as f32 * 0.2).sin() * 0.5).collect();
         assert_eq!(speech_spans(&tone), []);
+    }
+
+    #[test]
+    fn speech_over_music_is_one_part() {
+        let music = |n: usize| 0.1 * (0.05 * n as f32).sin() + 0.1 * (0.171 * n as f32).sin();
+        let mut samples: Vec<f32> = (0..160_000).map(music).collect();
+        // Syllables that are little louder than the music.
+        for (n, x) in noise(160_000, 0.5).into_iter().enumerate() {
+            samples[n] += if n % 4_000 < 2_000 { x } else { 0.0 };
+        }
+        assert_eq!(speech_spans(&samples), [Span { start: 0, end: 160_000 }]);
     }
 
     #[test]

@@ -90,6 +90,74 @@ fn the_length_of_an_m4a_is_in_its_own_unit_of_time() {
     assert!(error.starts_with("the file is truncated: it declares "), "{error}");
 }
 
+/// The test file with another table of times.
+fn with_times(entries: &[(u32, u32)]) -> Vec<u8> {
+    let mut bytes = file("speech.m4a");
+    let place = at(&bytes, b"stts");
+    let length = u32::from_be_bytes(*bytes[place..].first_chunk().unwrap()) as usize;
+    let mut table = [0, entries.len() as u32].map(u32::to_be_bytes).concat();
+    table.extend(entries.iter().flat_map(|(count, each)| [*count, *each]).flat_map(u32::to_be_bytes));
+    let header = [&(table.len() as u32 + 8).to_be_bytes()[..], b"stts"].concat();
+    let grown = (table.len() + 8 - length) as u32;
+    bytes.splice(place..place + length, [header, table].concat());
+    // The boxes around it. The samples come before them.
+    for name in [b"moov", b"trak", b"mdia", b"minf", b"stbl"] {
+        let place = at(&bytes, name);
+        assert!(place > at(&bytes, b"mdat"));
+        let length = u32::from_be_bytes(*bytes[place..].first_chunk().unwrap()) + grown;
+        bytes[place..place + 4].copy_from_slice(&length.to_be_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn times_of_an_m4a_decide_nothing_that_is_decoded() {
+    let whole = Waveform::decode(file("speech.m4a"), &Limits::default()).unwrap();
+    let each: Vec<(u32, u32)> = (0..66).flat_map(|n| [(0, n), (1, 1000 + n)]).collect();
+    assert_eq!(Waveform::decode(with_times(&each), &Limits::default()).unwrap(), whole);
+}
+
+/// The reader looks through the table of times for each sample: 5,000 samples and two million entries took it minutes.
+#[test]
+fn a_long_table_of_times_takes_no_time() {
+    const SAMPLES: u32 = 5_000;
+    let mut entries = vec![(0, 1); 2_000_000];
+    entries.push((SAMPLES, 1024));
+    let mut bytes = with_times(&entries);
+    let number = |bytes: &[u8], name, offset| {
+        u32::from_be_bytes(*bytes[at(bytes, name) + offset..].first_chunk().unwrap())
+    };
+    // The first packet again and again, after the samples of the file.
+    let (size, place) = (number(&bytes, b"stsz", 20), number(&bytes, b"stco", 16) as usize);
+    let packets = bytes[place..place + size as usize].repeat(SAMPLES as usize);
+    let (mdat, chunk) = (at(&bytes, b"mdat"), at(&bytes, b"moov"));
+    let length = number(&bytes, b"mdat", 0) + packets.len() as u32;
+    bytes[mdat..mdat + 4].copy_from_slice(&length.to_be_bytes());
+    bytes.splice(chunk..chunk, packets);
+    for (name, offset, numbers) in
+        [(b"stsz", 12, &[size, SAMPLES][..]), (b"stsc", 12, &[1, 1, SAMPLES]), (b"stco", 16, &[chunk as u32])]
+    {
+        let numbers: Vec<u8> = numbers.iter().copied().flat_map(u32::to_be_bytes).collect();
+        let place = at(&bytes, name) + offset;
+        bytes[place..place + numbers.len()].copy_from_slice(&numbers);
+    }
+    let started = std::time::Instant::now();
+    let found = Waveform::decode(bytes, &Limits::default()).unwrap();
+    let expected = f64::from(SAMPLES) * 1024.0 / 44_100.0;
+    assert!((found.seconds() - expected).abs() < 1.0, "{} s", found.seconds());
+    assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
+}
+
+#[test]
+fn an_m4a_of_very_many_tracks_is_refused() {
+    let mut bytes = file("speech.m4a");
+    let tracks = [&8u32.to_be_bytes()[..], b"trak"].concat().repeat(100);
+    bytes.extend((tracks.len() as u32 + 8).to_be_bytes());
+    bytes.extend(b"moov");
+    bytes.extend(tracks);
+    assert_eq!(message(bytes), "malformed M4A data: 101 tracks; a file may have 64");
+}
+
 /// The length of a comment of 4 GiB in each place where comments are.
 #[test]
 fn comments_are_not_read() {

@@ -135,3 +135,29 @@ fn raw_samples_have_the_format_that_the_caller_says() {
     let error = Waveform::from_pcm(&[0; 6], &format, &limits).unwrap_err().to_string();
     assert_eq!(error, "6 bytes of raw samples are no multiple of 4, the bytes of a sample of all channels");
 }
+
+#[test]
+fn decoding_ends_where_the_caller_wants() {
+    for name in ["speech.wav", "speech.flac", "speech.mp3", "speech.ogg", "speech.m4a"] {
+        let mut calls = 0;
+        let stopped = Waveform::decode_while(file(name), &Limits::default(), &mut || {
+            calls += 1;
+            calls < 2
+        });
+        assert_eq!((stopped, calls), (Err(AudioError::Stopped), 2), "{name}");
+        let whole = Waveform::decode_while(file(name), &Limits::default(), &mut || true);
+        assert_eq!(whole, decode(file(name)), "{name}");
+    }
+}
+
+#[test]
+fn long_recordings_are_converted_second_by_second() {
+    let samples: Vec<u8> =
+        (0..100_000i32).flat_map(|n| ((n % 1_009 * 31 - 15_000) as i16).to_le_bytes()).collect();
+    let found = decode(wav(1, 1, 22_050, 16, 200_000, &samples)).unwrap();
+    let floats: Vec<f32> = samples
+        .chunks_exact(2)
+        .map(|pair| f32::from(i16::from_le_bytes([pair[0], pair[1]])) / 32_768.0)
+        .collect();
+    assert_eq!(found, Waveform::from_samples(&floats, 22_050).unwrap());
+}

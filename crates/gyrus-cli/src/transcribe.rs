@@ -50,7 +50,7 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
 
     let mut terminal = Output { out: std::io::stdout(), escapes: std::io::stdout().is_terminal() };
     let streams = args.format == FormatArg::Txt && args.output.is_none() && !several;
-    let progress = (!args.quiet).then(|| Progress::new("transcribing"));
+    let progress = (!args.quiet).then(|| Progress::of_audio("transcribing"));
     let cancel = interrupt::on_ctrl_c();
     let mut done = vec![0.0; recordings.len()];
     let mut failed = None;
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
     let transcripts = transcriber.transcribe_all(&audio, &args.request(), &mut |event| {
         match event {
             SpeechEvent::Segment { segment, .. } if streams => {
-                if let Err(error) = terminal.segment(segment, args.timestamps) {
+                if let Err(error) = terminal.write(&lines(segment, args.timestamps)) {
                     failed = Some(error);
                     return false;
                 }
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
     });
     drop(progress);
     let transcripts = transcripts.map_err(|error| match &error {
-        gyrus::Error::Recording { index, .. } => {
+        gyrus::Error::Recording { index, .. } | gyrus::Error::RecordingNotFinite { index, .. } => {
             let named = args.files.get(*index).map(|file| foreign::path(file));
             anyhow::Error::from(error).context(named.unwrap_or_default())
         }
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &TranscribeArgs) -> Result<()> {
     }
     for (file, transcript) in args.files.iter().zip(&transcripts) {
         match &args.output {
-            Some(folder) => write_file(folder, file, transcript, args.format)?,
+            Some(folder) => write_file(folder, file, transcript, args)?,
             None if streams => {}
             None => terminal.transcript(file, transcript, args, several)?,
         }
@@ -208,9 +208,18 @@ fn load(source: &Source, args: &TranscribeArgs) -> Result<Transcriber> {
     Ok(transcriber)
 }
 
-fn rendered(transcript: &Transcript, format: FormatArg) -> String {
-    match format {
-        FormatArg::Txt => transcript.to_txt(),
+/// The text of a file. JSON has segments and words; the other formats have one or the other.
+fn rendered(transcript: &Transcript, args: &TranscribeArgs) -> String {
+    let by_words;
+    let transcript = match (args.timestamps, args.format) {
+        (TimestampsArg::Word, FormatArg::Srt | FormatArg::Vtt | FormatArg::Tsv) => {
+            by_words = transcript.by_words();
+            &by_words
+        }
+        _ => transcript,
+    };
+    match args.format {
+        FormatArg::Txt => transcript.segments.iter().map(|segment| lines(segment, args.timestamps)).collect(),
         FormatArg::Json => format!("{}\n", transcript.to_json()),
         FormatArg::Srt => transcript.to_srt(),
         FormatArg::Vtt => transcript.to_vtt(),
@@ -218,10 +227,24 @@ fn rendered(transcript: &Transcript, format: FormatArg) -> String {
     }
 }
 
+/// A segment as text: a line, or a line for each word with its times in seconds.
+fn lines(segment: &Segment, timestamps: TimestampsArg) -> String {
+    match timestamps {
+        TimestampsArg::Word => {
+            let words = segment.by_words();
+            words
+                .iter()
+                .map(|word| format!("{:.2}\t{:.2}\t{}\n", word.start, word.end, word.line()))
+                .collect()
+        }
+        _ => format!("{}\n", segment.line()),
+    }
+}
+
 /// Writes `DIR/NAME.FORMAT`.
-fn write_file(folder: &Path, file: &Path, transcript: &Transcript, format: FormatArg) -> Result<()> {
+fn write_file(folder: &Path, file: &Path, transcript: &Transcript, args: &TranscribeArgs) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| foreign::path(folder))?;
-    OutputFile::write(&folder.join(output_name(file, format)), rendered(transcript, format))
+    OutputFile::write(&folder.join(output_name(file, args.format)), rendered(transcript, args))
 }
 
 /// Stdout. On a terminal, text of a model cannot move the cursor or change colours.
@@ -251,19 +274,6 @@ impl Output {
         Ok(())
     }
 
-    /// A segment as soon as it is known, with its words if they have times.
-    fn segment(&mut self, segment: &Segment, timestamps: TimestampsArg) -> Result<()> {
-        match timestamps {
-            TimestampsArg::Word => {
-                for word in &segment.words {
-                    self.write(&format!("{:.2}\t{:.2}\t{}\n", word.start, word.end, word.text.trim()))?;
-                }
-                Ok(())
-            }
-            _ => self.write(&format!("{}\n", segment.line())),
-        }
-    }
-
     fn transcript(
         &mut self,
         file: &Path,
@@ -274,14 +284,14 @@ impl Output {
         match args.format {
             FormatArg::Txt => {
                 self.write(&format!("# {}\n", foreign::path(file)))?;
-                transcript.segments.iter().try_for_each(|segment| self.segment(segment, args.timestamps))
+                self.write(&rendered(transcript, args))
             }
             FormatArg::Json if several => {
                 let mut object = transcript.to_json();
                 object["file"] = file.to_string_lossy().into();
                 self.write(&format!("{object}\n"))
             }
-            format => self.write(&rendered(transcript, format)),
+            _ => self.write(&rendered(transcript, args)),
         }
     }
 }

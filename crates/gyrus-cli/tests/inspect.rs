@@ -93,14 +93,24 @@ fn what_cannot_be_inspected_is_refused_in_one_line() {
     std::fs::write(at("cut.gguf"), b"GGUF\x03\0\0\0\x01\0\0\0").unwrap();
     std::fs::write(at("whisper.bin"), b"lmgg0000000000000").unwrap();
     std::fs::write(at("model.pt"), b"PK\x03\x04 and more").unwrap();
+    std::fs::write(at("old.pt"), b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.").unwrap();
     std::fs::create_dir(at("folder")).unwrap();
     std::fs::create_dir(at("two")).unwrap();
     for name in ["two/a.gguf", "two/b.gguf"] {
         small_model(&at(name));
     }
     let mut lines = Vec::new();
-    for name in ["missing.gguf", "folder", "two", "text.gguf", "empty", "cut.gguf", "whisper.bin", "model.pt"]
-    {
+    for name in [
+        "missing.gguf",
+        "folder",
+        "two",
+        "text.gguf",
+        "empty",
+        "cut.gguf",
+        "whisper.bin",
+        "model.pt",
+        "old.pt",
+    ] {
         lines.push(format!("{name}: {}", refused(&at(name))));
     }
     #[cfg(target_os = "linux")]

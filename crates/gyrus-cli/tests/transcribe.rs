@@ -1,17 +1,122 @@
-//! `gyrus transcribe`: what is refused before a model is loaded, and what an interrupt leaves.
+//! `gyrus transcribe`: formats, inputs and models, what is refused before a model is loaded, and what an interrupt leaves.
 
 mod common;
+#[path = "../../gyrus/tests/whisper_gguf/mod.rs"]
+mod whisper_gguf;
 
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
-use common::{gyrus, refused};
+use common::{gyrus, refused, said, stdout};
+use gyrus::Transcriber;
+use gyrus::audio::{Limits, Waveform};
+use gyrus::speech::{SpeechOptions, SpeechRequest, Transcript};
 use gyrus_testkit::{repository, tempfile};
+use whisper_gguf::WhisperGguf;
 
 /// A model that is not there: whatever comes before loading comes before this is missed.
 const ABSENT: [&str; 3] = ["transcribe", "--model", "/absent/ggml.bin"];
 
 fn speech() -> String {
     repository().join("tests/data/audio/speech.wav").to_str().unwrap().to_owned()
+}
+
+fn tiny() -> PathBuf {
+    repository().join("tests/data/whisper")
+}
+
+/// Arguments for the tiny random model. At this temperature it writes something in every form.
+fn with(model: &Path, more: &[&str]) -> Vec<String> {
+    let model = model.to_str().unwrap();
+    let always = ["transcribe", "-q", "-l", "zh", "--temperature", "0.5", "--model", model];
+    always.iter().chain(more).map(|argument| (*argument).to_owned()).collect()
+}
+
+/// The same speech several times, as samples without a header: enough for segments of several words.
+fn long(folder: &Path) -> String {
+    let path = folder.join("long.raw");
+    let wav = std::fs::read(speech()).unwrap();
+    std::fs::write(&path, wav[44..].repeat(20)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// What the library makes of this many times the same speech.
+fn expected(times: usize, timestamps: &str) -> Transcript {
+    let transcriber = Transcriber::open(&tiny(), &SpeechOptions::default()).unwrap();
+    let once = Waveform::decode(std::fs::read(speech()).unwrap(), &Limits::default()).unwrap();
+    let audio = Waveform::from_samples(&once.samples().repeat(times), 16_000).unwrap();
+    let request = SpeechRequest {
+        language: Some("zh".to_owned()),
+        temperatures: vec![0.5],
+        timestamps: timestamps != "none",
+        words: timestamps == "word",
+        ..SpeechRequest::default()
+    };
+    let found = transcriber.transcribe(&audio, &request).unwrap();
+    assert!(!found.text().is_empty(), "{timestamps}: nothing to compare");
+    found
+}
+
+#[test]
+fn every_format_has_segments_or_words_on_stdout_and_in_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, long) = (folder.path().to_str().unwrap(), long(folder.path()));
+    for timestamps in ["none", "segment", "word"] {
+        let whole = expected(20, timestamps);
+        let parts = if timestamps == "word" { whole.by_words() } else { whole.clone() };
+        assert_eq!(parts.segments.len() > whole.segments.len(), timestamps == "word");
+        let timed = |segment: &gyrus::speech::Segment| {
+            format!("{:.2}\t{:.2}\t{}\n", segment.start, segment.end, segment.line())
+        };
+        let txt = match timestamps {
+            "word" => parts.segments.iter().map(timed).collect(),
+            _ => whole.to_txt(),
+        };
+        for (format, expected) in [
+            ("txt", txt),
+            ("json", format!("{}\n", whole.to_json())),
+            ("srt", parts.to_srt()),
+            ("vtt", parts.to_vtt()),
+            ("tsv", parts.to_tsv()),
+        ] {
+            let arguments = ["--raw", "s16:16000:1", "--timestamps", timestamps, "--format", format, &long];
+            assert_eq!(stdout(&with(&tiny(), &arguments), ""), expected, "{timestamps}, {format}");
+            let arguments = [&["-o", out][..], &arguments].concat();
+            assert_eq!(stdout(&with(&tiny(), &arguments), ""), "");
+            let written = std::fs::read_to_string(folder.path().join("long").with_extension(format));
+            assert_eq!(written.unwrap(), expected, "{timestamps}, {format}, in a file");
+        }
+    }
+}
+
+#[test]
+fn recordings_come_from_stdin_and_without_a_header() {
+    let expected = expected(1, "none").to_txt();
+    let wav = std::fs::read(speech()).unwrap();
+    for (arguments, input) in [(&["-"][..], &wav[..]), (&["--raw", "s16:16000:1", "-"], &wav[44..])] {
+        let mut command = gyrus();
+        command
+            .args(with(&tiny(), arguments))
+            .args(["--timestamps", "none"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_model_may_be_a_gguf_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("whisper.gguf");
+    std::fs::write(&path, WhisperGguf::tiny().bytes()).unwrap();
+    let speech = speech();
+    let arguments = with(&path, &["--timestamps", "none", &speech]);
+    assert_eq!(stdout(&arguments, ""), expected(1, "none").to_txt());
 }
 
 #[test]

@@ -259,12 +259,12 @@ fn sniff(bytes: &[u8]) -> Result<Format, Problem> {
     if bytes.get(8) == Some(&b'{') && bytes[5..8] == [0, 0, 0] {
         return Ok(Format::SafeTensors);
     }
+    const PYTORCH: &str = "such as a PyTorch checkpoint, which may run code when it is read; convert it to SafeTensors with \
+                           transformers, or a Whisper model with whisper.cpp's convert-pt-to-ggml.py";
     let begins = match bytes {
-        [b'P', b'K', 3, 4, ..] => {
-            "the magic of a zip archive, such as a PyTorch checkpoint, which may run code when it is read; convert it to \
-             SafeTensors with transformers, or a Whisper model with whisper.cpp's convert-pt-to-ggml.py"
-                .to_owned()
-        }
+        [b'P', b'K', 3, 4, ..] => format!("the magic of a zip archive, {PYTORCH}"),
+        // The form before PyTorch 1.6. Protocols have one digit.
+        [0x80, 2..=9, ..] => format!("the protocol of a Python pickle, {PYTORCH}"),
         [0x1f, 0x8b, ..] => "the magic of a gzip archive".to_owned(),
         _ => format!("\"{}\"", bytes[..bytes.len().min(16)].escape_ascii()),
     };

@@ -194,6 +194,8 @@ impl From<gyrus::Error> for Failure {
             | Error::Constraint(_)
             | Error::Tools(_)
             | Error::Request(_) => Failure::new(Kind::Invalid, message),
+            // Samples that no model can read. What a model computes of others is not the client's.
+            Error::Recording { .. } => Failure::field("file", message),
             Error::CacheFull { .. } => {
                 Failure::new(Kind::Invalid, message).with_code("context_length_exceeded")
             }
@@ -201,5 +203,21 @@ impl From<gyrus::Error> for Failure {
             Error::DeviceGone(_) => Failure::new(Kind::Unavailable, message),
             _ => Failure::server(message),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_samples_are_the_clients_fault_and_bad_logits_are_not() {
+        let problem = "too loud".to_owned();
+        let samples = Failure::from(gyrus::Error::Recording { index: 0, seconds: 1.5, problem });
+        assert_eq!((samples.kind, samples.param.as_deref()), (Kind::Invalid, Some("file")));
+        assert_eq!(samples.message, "file: recording 1 at 1.50 s: too loud");
+        let precision = gyrus::Precision::Fast;
+        let logits = Failure::from(gyrus::Error::RecordingNotFinite { index: 0, seconds: 1.5, precision });
+        assert_eq!((logits.kind, logits.param), (Kind::Server, None));
     }
 }

@@ -3,12 +3,14 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use common::client::{Reply, receive, send};
 use common::{TestSource, config, start_with};
 use gyrus::Transcriber;
 use gyrus::audio::{Limits, Waveform};
 use gyrus::speech::{SpeechOptions, SpeechRequest, Task};
+use gyrus_server::Config;
 use serde_json::Value;
 
 fn speech() -> Vec<u8> {
@@ -134,4 +136,49 @@ fn what_is_wrong_with_a_form_is_said() {
         receive(send(server.address, "POST", "/v1/audio/transcriptions", &[], b"{\"model\": \"whisper\"}"));
     assert_eq!(reply.status, 400);
     assert!(reply.text().contains("no multipart/form-data"), "{}", reply.text());
+}
+
+/// A WAV file of floats, mono at 16 kHz.
+fn floats(samples: &[f32]) -> Vec<u8> {
+    let mut out = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x03\0\x01\0".to_vec();
+    out.extend([16_000u32, 64_000].map(u32::to_le_bytes).concat());
+    out.extend(b"\x04\0\x20\0data");
+    out.extend((4 * samples.len() as u32).to_le_bytes());
+    out.extend(samples.iter().flat_map(|sample| sample.to_le_bytes()));
+    out
+}
+
+#[test]
+fn samples_that_are_too_large_are_the_clients_fault() {
+    let Some(source) = TestSource::tales() else { return };
+    let server = start_with(config(), source);
+    let fields = [("model", "whisper"), ("language", "en")];
+    for stream in ["false", "true"] {
+        let fields = [&fields[..], &[("stream", stream)]].concat();
+        let loud = floats(&[1e20; 16_000]);
+        let reply = form(server.address, "/v1/audio/transcriptions", Some(&loud), &fields);
+        assert_eq!(reply.status, 400, "{}", reply.text());
+        assert_eq!(reply.json()["error"]["param"], "file");
+        assert!(reply.text().contains("too large for a spectrogram"), "{}", reply.text());
+    }
+}
+
+/// Decoding half an hour of MP3 takes longer than the request may, and ends with it.
+#[test]
+fn decoding_has_the_time_limit_of_the_request() {
+    let Some(source) = TestSource::tales() else { return };
+    let request_timeout = Duration::from_millis(300);
+    let server = start_with(Config { request_timeout, ..config() }, source);
+    let mp3 = std::fs::read(gyrus_testkit::repository().join("tests/data/audio/speech.mp3")).unwrap();
+    let long = mp3.repeat(1200);
+    // The first request may spend its time on loading.
+    for _ in 0..2 {
+        let reply = form(server.address, "/v1/audio/transcriptions", Some(&long), &[("model", "whisper")]);
+        assert_eq!((reply.status, reply.json()["error"]["type"].as_str()), (408, Some("timeout_error")));
+        let started = Instant::now();
+        while common::client::get(server.address, "/v1/metrics").json()["in_flight"] != 0 {
+            assert!(started.elapsed() < Duration::from_secs(4), "it is decoded to the end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }

@@ -95,14 +95,22 @@ fn data_root() -> PathBuf {
 /// `None` if it does not exist; the reason has been printed and the test should return. With
 /// `GYRUS_REQUIRE_MODELS=1` a missing model is a failure.
 pub fn model(name: &str) -> Option<PathBuf> {
+    model_or_skip(name, Need::Model)
+}
+
+/// As [`model`], of a model that nobody can be required to have.
+pub fn further_model(name: &str) -> Option<PathBuf> {
+    model_or_skip(name, Need::Extra)
+}
+
+fn model_or_skip(name: &str, need: Need) -> Option<PathBuf> {
+    // Tests run in the folder of their crate; a relative path is relative to the repository.
     let path = std::env::var_os("GYRUS_MODELS").map(|folder| repository().join(folder).join(name));
-    match path.filter(|path| path.exists()) {
-        Some(path) => Some(path),
-        None => {
-            skip(Need::Model, &format!("{name} is not in the folder that GYRUS_MODELS names"));
-            None
-        }
+    let found = path.filter(|path| path.exists());
+    if found.is_none() {
+        skip(need, &format!("{name} is not in the folder that GYRUS_MODELS names"));
     }
+    found
 }
 
 /// The number of cases of a randomised test: `GYRUS_CASES`, or `default`.

@@ -239,7 +239,7 @@ pub enum Error {
         /// The precision of the computation.
         precision: Precision,
     },
-    /// A recording cannot be transcribed.
+    /// A recording cannot be transcribed: its samples are at fault.
     #[error("recording {} at {seconds:.2} s: {problem}", .index + 1)]
     Recording {
         /// The index of the recording.
@@ -248,6 +248,16 @@ pub enum Error {
         seconds: f64,
         /// What is wrong.
         problem: String,
+    },
+    /// What the model computed for a recording is NaN or infinite.
+    #[error("recording {} at {seconds:.2} s: the model computed NaN or infinity {}", .index + 1, not_finite(*.precision))]
+    RecordingNotFinite {
+        /// The index of the recording.
+        index: usize,
+        /// Where in it.
+        seconds: f64,
+        /// The precision of the computation.
+        precision: Precision,
     },
     /// The device failed. All requests that ran share the error.
     #[error(transparent)]

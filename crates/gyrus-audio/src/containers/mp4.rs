@@ -6,6 +6,9 @@ use super::malformed;
 use crate::AudioError;
 
 mod tables;
+mod work;
+
+use work::Work;
 
 /// The deepest nesting of boxes; files have seven levels.
 const MOST_DEPTH: usize = 16;
@@ -31,13 +34,22 @@ struct Found {
     body: Range<usize>,
 }
 
-/// Compares the lengths and counts of all boxes with what is there, and makes boxes that are not needed free space.
+/// Compares the lengths and counts of all boxes with what is there, and makes boxes that are not needed free space. Tables that
+/// the reader would look through again and again become short, or are refused.
 pub(super) fn check(bytes: &mut [u8]) -> Result<(), AudioError> {
-    boxes(bytes, 0..bytes.len(), b"file", 0)
+    let mut work = Work::default();
+    boxes(bytes, 0..bytes.len(), b"file", 0, &mut work)?;
+    work.check()
 }
 
 /// Checks the boxes of a part of the file.
-fn boxes(bytes: &mut [u8], part: Range<usize>, parent: &[u8; 4], depth: usize) -> Result<(), AudioError> {
+fn boxes(
+    bytes: &mut [u8],
+    part: Range<usize>,
+    parent: &[u8; 4],
+    depth: usize,
+    work: &mut Work,
+) -> Result<(), AudioError> {
     if depth > MOST_DEPTH {
         return Err(malformed(
             "M4A",
@@ -48,7 +60,7 @@ fn boxes(bytes: &mut [u8], part: Range<usize>, parent: &[u8; 4], depth: usize) -
     while at < part.end {
         let found = find(bytes, at, part.end, depth)?;
         at = found.body.end;
-        content(bytes, &found, parent, depth)?;
+        content(bytes, &found, parent, depth, work)?;
     }
     Ok(())
 }
@@ -84,8 +96,15 @@ fn find(bytes: &[u8], at: usize, end: usize, depth: usize) -> Result<Found, Audi
 }
 
 /// Checks what is in a box.
-fn content(bytes: &mut [u8], found: &Found, parent: &[u8; 4], depth: usize) -> Result<(), AudioError> {
+fn content(
+    bytes: &mut [u8],
+    found: &Found,
+    parent: &[u8; 4],
+    depth: usize,
+    work: &mut Work,
+) -> Result<(), AudioError> {
     let Found { name, at, body } = found;
+    work.meet(name);
     if UNUSED.contains(&name) {
         bytes[at + 4..at + HEADER].copy_from_slice(b"free");
         return Ok(());
@@ -99,9 +118,18 @@ fn content(bytes: &mut [u8], found: &Found, parent: &[u8; 4], depth: usize) -> R
     } else if name == b"esds" {
         return descriptors(bytes, skipped(body, 4, "esds")?, 0);
     } else {
-        return tables::check(bytes, name, body);
+        tables::check(bytes, name, body)?;
+        match name {
+            b"stts" => tables::shorten_times(bytes, body),
+            b"trun" => {
+                let (samples, has_durations) = tables::run_of(bytes, body);
+                work.add_run(samples, has_durations);
+            }
+            _ => {}
+        }
+        return Ok(());
     };
-    boxes(bytes, inside, name, depth + 1)
+    boxes(bytes, inside, name, depth + 1, work)
 }
 
 /// The boxes after the fields of a description of samples.

@@ -16,7 +16,7 @@ pub(crate) struct TranscribeArgs {
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
 
-    /// A Whisper model: a GGML file of whisper.cpp, a SafeTensors folder or a catalogue name
+    /// A Whisper model: a GGML file of whisper.cpp, a GGUF file, a SafeTensors folder or a catalogue name
     #[arg(short, long, value_name = "MODEL", default_value = "whisper-base.en")]
     pub(crate) model: OsString,
 
@@ -108,7 +108,7 @@ pub(crate) enum TimestampsArg {
     None,
     /// Segments
     Segment,
-    /// Segments and words
+    /// Words; JSON has segments, too
     Word,
 }
 

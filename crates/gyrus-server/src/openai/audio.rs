@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
-use gyrus::audio::{Limits, Waveform};
+use gyrus::audio::{AudioError, Limits, Waveform};
 use gyrus::speech::{SpeechEvent, SpeechRequest, Task, Transcript};
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -144,11 +144,11 @@ fn listen(
     let Served::Transcriber(transcriber) = lease.served() else {
         return Err(wrong_kind(lease, "transcripts"));
     };
-    let audio = Waveform::decode(file.to_vec(), &LIMITS)
-        .map_err(|error| Failure::field("file", error.to_string()))?;
-    if !progress.goes_on() {
-        return Err(gyrus::Error::Stopped.into());
-    }
+    let audio = Waveform::decode_while(file.to_vec(), &LIMITS, &mut || progress.goes_on());
+    let audio = audio.map_err(|error| match error {
+        AudioError::Stopped => gyrus::Error::Stopped.into(),
+        error => Failure::field("file", error.to_string()),
+    })?;
     let mut watched = |happened: SpeechEvent<'_>| {
         if let SpeechEvent::Segment { segment, .. } = &happened {
             progress.wrote(segment.tokens.len());

@@ -32,11 +32,46 @@ pub(super) struct TimedWord {
     pub(super) tokens: Vec<u32>,
 }
 
-/// The attention of several heads, `[heads, rows, positions]`, as softmax left it.
+/// The mean of the attention of several heads. Heads are added one by one, so that the memory does not grow with their number.
 pub(super) struct Attention {
-    pub(super) rows: usize,
-    pub(super) positions: usize,
-    pub(super) weights: Vec<f32>,
+    rows: usize,
+    positions: usize,
+    heads: usize,
+    /// `[rows, positions]`.
+    mean: Vec<f32>,
+}
+
+impl Attention {
+    /// That of this many heads, all of which are added.
+    pub(super) fn new(rows: usize, positions: usize, heads: usize) -> Attention {
+        Attention { rows, positions, heads, mean: vec![0.0; rows * positions] }
+    }
+
+    /// Adds a head, `[rows, positions]` as softmax left it: it is normalised over its rows, then medians over time are taken.
+    pub(super) fn add(&mut self, head: &mut [f32]) {
+        let Attention { rows, positions, heads, .. } = *self;
+        for position in 0..positions {
+            let column = || (0..rows).map(|row| f64::from(head[row * positions + position]));
+            let mean = column().sum::<f64>() / rows as f64;
+            let variance = column().map(|x| (x - mean) * (x - mean)).sum::<f64>() / rows as f64;
+            let scale = if variance > 0.0 { variance.sqrt().recip() } else { 0.0 };
+            for row in 0..rows {
+                let value = &mut head[row * positions + position];
+                *value = ((f64::from(*value) - mean) * scale) as f32;
+            }
+        }
+        let rows = head.chunks_exact(positions.max(1)).zip(self.mean.chunks_exact_mut(positions.max(1)));
+        for (row, mean) in rows {
+            for (value, mean) in medians(row).into_iter().zip(mean) {
+                *mean += value / heads as f32;
+            }
+        }
+    }
+
+    /// Some of the rows.
+    fn some_rows(&self, range: std::ops::Range<usize>) -> Vec<&[f32]> {
+        self.mean.chunks_exact(self.positions.max(1)).skip(range.start).take(range.len()).collect()
+    }
 }
 
 /// The words of each segment of a window. `attention` has a row for each token of all segments, all text, after the first
@@ -46,14 +81,14 @@ pub(super) fn words(
     segments: &[Vec<u32>],
     probabilities: &[f32],
     language: &str,
-    attention: Attention,
+    attention: &Attention,
     before: usize,
 ) -> Vec<Vec<TimedWord>> {
     let rows = segments.iter().map(Vec::len).sum::<usize>() + 1;
     if attention.positions == 0 || attention.rows < before + rows || probabilities.len() + 1 != rows {
         return vec![Vec::new(); segments.len()];
     }
-    let starts = row_starts(&prepared(attention)[before..before + rows]);
+    let starts = row_starts(&attention.some_rows(before..before + rows));
     let (mut found, mut counts, mut first) = (Vec::new(), Vec::new(), 0);
     for segment in segments {
         let divided = divide(tokens, segment, language);
@@ -79,31 +114,6 @@ pub(super) fn words(
         words
     };
     counts.into_iter().map(of_segment).collect()
-}
-
-/// Normalises each head over its rows, takes medians over time, and averages the heads: `[rows][positions]`.
-fn prepared(attention: Attention) -> Vec<Vec<f32>> {
-    let Attention { rows, positions, mut weights } = attention;
-    let heads = weights.len() / (rows * positions).max(1);
-    let mut mean_of_heads = vec![vec![0.0; positions]; rows];
-    for head in weights.chunks_exact_mut((rows * positions).max(1)) {
-        for position in 0..positions {
-            let column = || (0..rows).map(|row| f64::from(head[row * positions + position]));
-            let mean = column().sum::<f64>() / rows as f64;
-            let variance = column().map(|x| (x - mean) * (x - mean)).sum::<f64>() / rows as f64;
-            let scale = if variance > 0.0 { variance.sqrt().recip() } else { 0.0 };
-            for row in 0..rows {
-                let value = &mut head[row * positions + position];
-                *value = ((f64::from(*value) - mean) * scale) as f32;
-            }
-        }
-        for (row, mean) in head.chunks_exact(positions).zip(&mut mean_of_heads) {
-            for (value, mean) in medians(row).into_iter().zip(mean) {
-                *mean += value / heads as f32;
-            }
-        }
-    }
-    mean_of_heads
 }
 
 /// The median around each value; the row is reflected at its ends.
@@ -133,7 +143,7 @@ fn medians(row: &[f32]) -> Vec<f32> {
 }
 
 /// The position at which the best monotonic path through the matrix enters each row: dynamic time warping of its negative.
-fn row_starts(matrix: &[Vec<f32>]) -> Vec<usize> {
+fn row_starts(matrix: &[&[f32]]) -> Vec<usize> {
     let (rows, columns) = (matrix.len(), matrix[0].len());
     let width = columns + 1;
     let mut cost = vec![f32::INFINITY; (rows + 1) * width];
@@ -266,7 +276,7 @@ mod tests {
     use super::*;
 
     /// Each row attends to positions of its own.
-    fn attention(rows: usize, positions: usize, centre: impl Fn(usize) -> f32) -> Attention {
+    fn weights(rows: usize, positions: usize, centre: impl Fn(usize) -> f32) -> Vec<f32> {
         let mut weights = Vec::new();
         for row in 0..rows {
             for position in 0..positions {
@@ -274,7 +284,13 @@ mod tests {
                 weights.push((-distance * distance).exp() + 1e-3);
             }
         }
-        Attention { rows, positions, weights }
+        weights
+    }
+
+    fn attention(rows: usize, positions: usize, centre: impl Fn(usize) -> f32) -> Attention {
+        let mut attention = Attention::new(rows, positions, 1);
+        attention.add(&mut weights(rows, positions, centre));
+        attention
     }
 
     #[test]
@@ -284,7 +300,7 @@ mod tests {
         let text = [258, 259, 258, 46];
         // Two rows of a prompt come first; the end follows.
         let rows = attention(2 + text.len() + 1, 200, |row| 10.0 + 25.0 * row as f32);
-        let found = words(&tokens, &[text.to_vec()], &[0.5, 1.0, 0.8, 0.2], "en", rows, 2).remove(0);
+        let found = words(&tokens, &[text.to_vec()], &[0.5, 1.0, 0.8, 0.2], "en", &rows, 2).remove(0);
         let each: Vec<(&str, f64)> = found.iter().map(|w| (w.word.text.as_str(), w.word.start)).collect();
         assert_eq!(each.len(), 2, "{each:?}");
         assert_eq!((each[0].0, each[1].0), (" there", " the."));
@@ -304,8 +320,24 @@ mod tests {
 
     #[test]
     fn the_path_is_the_best_monotonic_one() {
-        let matrix =
-            vec![vec![1.0, 1.0, -1.0, -1.0], vec![-1.0, -1.0, 1.0, -1.0], vec![-1.0, -1.0, -1.0, 1.0]];
+        let matrix: [&[f32]; 3] =
+            [&[1.0, 1.0, -1.0, -1.0], &[-1.0, -1.0, 1.0, -1.0], &[-1.0, -1.0, -1.0, 1.0]];
         assert_eq!(row_starts(&matrix), [0, 2, 3]);
+    }
+
+    #[test]
+    fn heads_are_normalised_each_and_averaged() {
+        let head = weights(3, 40, |row| 5.0 + 15.0 * row as f32);
+        // The second head is the first one in other units, the third one has no preference.
+        let mut three = Attention::new(3, 40, 3);
+        three.add(&mut head.clone());
+        three.add(&mut head.iter().map(|x| 10.0 * x + 3.0).collect::<Vec<f32>>());
+        three.add(&mut [0.5; 120]);
+        let mut one = Attention::new(3, 40, 1);
+        one.add(&mut head.clone());
+        assert!(one.mean.iter().any(|x| *x > 1.0));
+        for (three, one) in three.mean.iter().zip(&one.mean) {
+            assert!((three - one * 2.0 / 3.0).abs() < 1e-4, "{three}, {one}");
+        }
     }
 }

@@ -293,21 +293,24 @@ impl Engine {
         let (width, heads) = (self.config.width, self.config.text_heads);
         let dim = width / heads;
         let scale = (dim as f32).sqrt().recip();
-        let mut weights = Vec::with_capacity(self.key_heads.len() * count * positions);
+        let mut attention = Attention::new(count, positions, self.key_heads.len());
+        let mut weights = Vec::new();
         for ((layer, head), matrix) in self.config.alignment_heads.iter().zip(&self.key_heads) {
             let keys: Vec<f32> = (0..positions)
                 .flat_map(|p| {
                     matrix.chunks_exact(width).map(move |row| dot(row, &encoded[p * width..][..width]))
                 })
                 .collect();
+            weights.clear();
             for row in 0..count {
                 let query = &queries[*layer][row * width + head * dim..][..dim];
                 let first = weights.len();
                 weights.extend(keys.chunks_exact(dim).map(|key| dot(query, key) * scale));
                 softmax(&mut weights[first..]);
             }
+            attention.add(&mut weights);
         }
-        Ok((Attention { rows: count, positions, weights }, logits))
+        Ok((attention, logits))
     }
 
     /// Runs a sequence and keeps the queries of each layer to the encoder's rows, and all logits.
@@ -349,14 +352,20 @@ impl Engine {
             return Ok(());
         }
         let (width, dim) = (self.config.width, self.config.width / self.config.text_heads);
+        let (mut all, mut held) = (vec![0.0; width * width], None);
+        let mut heads = Vec::new();
         for (layer, head) in &self.config.alignment_heads {
-            let name = &self.cross_keys[*layer];
-            let tensor = checkpoint.tensor(name).ok_or_else(|| Error::MissingTensor(name.clone()))?;
-            let mut all = vec![0.0; width * width];
-            dequantize(tensor.dtype, tensor.data, &mut all)
-                .map_err(|source| Error::Tensor { name: name.clone(), source })?;
-            self.key_heads.push(all[head * dim * width..(head + 1) * dim * width].to_vec());
+            // Heads of one layer are neighbours in most lists.
+            if held != Some(layer) {
+                let name = &self.cross_keys[*layer];
+                let tensor = checkpoint.tensor(name).ok_or_else(|| Error::MissingTensor(name.clone()))?;
+                dequantize(tensor.dtype, tensor.data, &mut all)
+                    .map_err(|source| Error::Tensor { name: name.clone(), source })?;
+                held = Some(layer);
+            }
+            heads.push(all[head * dim * width..(head + 1) * dim * width].to_vec());
         }
+        self.key_heads = heads;
         Ok(())
     }
 }

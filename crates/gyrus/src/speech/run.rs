@@ -4,7 +4,6 @@ use super::engine::Engine;
 use super::stream::{Context, FRAMES_PER_SECOND, Stream};
 use super::transcriber::SpeechEvent;
 use crate::Error;
-use crate::error::not_finite;
 
 /// Steps after which the text of a window in progress is shown.
 const PARTIAL_STEPS: usize = 8;
@@ -59,9 +58,10 @@ impl<'a> Run<'a> {
             self.encode()?;
             self.step()?;
             if !self.tell() {
-                break;
+                return Ok(());
             }
         }
+        // Recordings without any part have ended, too.
         self.tell();
         Ok(())
     }
@@ -135,46 +135,52 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Tells what has settled. Returns whether to go on.
+    /// Tells what has settled. Returns whether to go on: the listener may stop everything, and hears nothing after that.
     fn tell(&mut self) -> bool {
-        let mut goes_on = true;
+        let tell = &mut *self.event;
         for (index, file) in self.files.iter_mut().enumerate() {
-            let mut tell = |event: SpeechEvent<'_>| goes_on &= (self.event)(event);
+            let progress = |head: &Stream| {
+                let seconds = head.position() as f64 / FRAMES_PER_SECOND;
+                SpeechEvent::Progress { file: index, seconds }
+            };
             if file.language.is_none()
                 && let Some(token) = file.streams.iter().find_map(|stream| stream.language)
             {
                 file.language = Some(token);
-                if self.context.language.is_none() {
-                    tell(SpeechEvent::Language { file: index, code: self.context.tokens.code(token) });
+                let code = self.context.tokens.code(token);
+                if self.context.language.is_none() && !tell(SpeechEvent::Language { file: index, code }) {
+                    return false;
                 }
             }
             while let Some(head) = file.streams.get(file.head) {
                 for segment in &head.segments[file.emitted..] {
-                    tell(SpeechEvent::Segment { file: index, segment });
-                    let seconds = head.position() as f64 / FRAMES_PER_SECOND;
-                    tell(SpeechEvent::Progress { file: index, seconds });
+                    if !(tell(SpeechEvent::Segment { file: index, segment }) && tell(progress(head))) {
+                        return false;
+                    }
                 }
                 file.emitted = head.segments.len();
                 if !head.is_done() {
                     if self.steps.is_multiple_of(PARTIAL_STEPS)
                         && let Some(text) = head.partial(self.context.tokens)
+                        && !tell(SpeechEvent::Partial { file: index, text: &text })
                     {
-                        tell(SpeechEvent::Partial { file: index, text: &text });
+                        return false;
                     }
                     break;
                 }
-                let seconds = head.position() as f64 / FRAMES_PER_SECOND;
-                tell(SpeechEvent::Progress { file: index, seconds });
+                if !tell(progress(head)) {
+                    return false;
+                }
                 file.head += 1;
                 file.emitted = 0;
             }
         }
-        goes_on
+        true
     }
 }
 
 /// What the device found: the first token of a row that is all NaN would look like a choice.
 fn not_finite_at(engine: &Engine, index: usize, position: usize) -> Error {
-    let problem = format!("the model computed NaN or infinity {}", not_finite(engine.precision()));
-    Error::Recording { index, seconds: position as f64 / FRAMES_PER_SECOND, problem }
+    let seconds = position as f64 / FRAMES_PER_SECOND;
+    Error::RecordingNotFinite { index, seconds, precision: engine.precision() }
 }

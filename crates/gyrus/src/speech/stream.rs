@@ -16,6 +16,7 @@ use super::tokens::{Task, Tokens};
 use super::transcript::Segment;
 use super::words::{align, fit_words};
 use crate::Error;
+use crate::arch::whisper::WhisperConfig;
 use gyrus_formats::Checkpoint;
 
 /// Frames of a second.
@@ -326,7 +327,7 @@ impl Window {
         let mut prompt = Vec::new();
         if !history.is_empty() {
             prompt.push(tokens.previous());
-            prompt.extend(&history[history.len().saturating_sub(half.saturating_sub(1))..]);
+            prompt.extend(&history[history.len().saturating_sub(most_prompt_tokens(&engine.config))..]);
         }
         let start_at = prompt.len();
         prompt.extend(start_tokens(tokens, request.task, language));
@@ -367,6 +368,11 @@ impl Window {
         }
         old.into_iter().flatten().for_each(|sequence| engine.drop_sequence(sequence));
     }
+}
+
+/// The most tokens of earlier text in a prompt: half of the context, with the token that begins them.
+pub(super) fn most_prompt_tokens(config: &WhisperConfig) -> usize {
+    (config.text_context / 2).saturating_sub(1)
 }
 
 /// The tokens that begin a text.

@@ -228,18 +228,53 @@ fn words_lie_within_the_recording_and_spell_the_segments() {
 }
 
 #[test]
-fn a_caller_can_stop_and_silence_has_no_text_with_voice_activity() {
+fn a_caller_can_stop_and_hears_nothing_after_that() {
     let transcriber = transcriber(SpeechOptions::default());
-    let mut seen = 0;
-    let stopped = transcriber.transcribe_all(&[&speech()], &long_request(), &mut |event| {
-        seen += usize::from(matches!(event, SpeechEvent::Segment { .. }));
-        seen == 0
+    // A segment for each of several windows.
+    let request = SpeechRequest { timestamps: false, ..long_request() };
+    let whole = transcriber.transcribe(&speech(), &request).unwrap();
+    assert!(whole.segments.len() > 1);
+    let (mut seen, mut later) = (Vec::new(), 0);
+    let stopped = transcriber.transcribe_all(&[&speech(), &speech()], &request, &mut |event| {
+        later += usize::from(!seen.is_empty());
+        match event {
+            SpeechEvent::Segment { file, segment } => {
+                seen.push((file, segment.clone()));
+                false
+            }
+            _ => true,
+        }
     });
-    assert!(stopped.is_ok());
+    assert_eq!(seen, [(0, whole.segments[0].clone())]);
+    assert_eq!(later, 0, "events after the end");
+    let stopped = stopped.unwrap();
+    assert_eq!(stopped[0].segments, whole.segments[..1]);
+    assert!(stopped[1].segments.len() < whole.segments.len());
+}
+
+#[test]
+fn silence_has_no_text_with_voice_activity() {
+    let transcriber = transcriber(SpeechOptions::default());
     let silence = Waveform::from_samples(&vec![0.0; 48_000], 16_000).unwrap();
     let request = SpeechRequest { voice_activity: true, ..long_request() };
     let found = transcriber.transcribe(&silence, &request).unwrap();
     assert_eq!((found.text(), found.duration), (String::new(), 3.0));
+}
+
+#[test]
+fn a_long_prompt_is_cut_to_what_a_window_takes_before_it_is_copied() {
+    let transcriber = transcriber(SpeechOptions::default());
+    let with = |text: &str| SpeechRequest { initial_prompt: Some(text.to_owned()), ..long_request() };
+    let end = "here there ".repeat(8_000);
+    let long = format!("{}{end}", "é then ".repeat(500_000));
+    let found = transcriber.prompt(&with(&long)).unwrap();
+    // Half of 64 positions, one of which begins the prompt.
+    assert_eq!(found.len(), 31);
+    assert_eq!(found, transcriber.prompt(&with(&end)).unwrap());
+    assert!(transcriber.prompt(&with(" \n ")).unwrap().is_empty());
+    assert_eq!(transcriber.prompt(&with(" there")).unwrap(), [260]);
+    // The cut may fall within a character.
+    assert_eq!(transcriber.prompt(&with(&"é".repeat(100_001))).unwrap().len(), 31);
 }
 
 /// Bursts of noise of half a second between pauses of a second.
@@ -327,7 +362,7 @@ fn wrong_requests_and_models_are_named() {
     let wrong = Transcriber::open(&llama, &SpeechOptions::default()).err().unwrap();
     assert_eq!(
         wrong.to_string(),
-        "'llama' is no speech model that can be read: a Whisper model in a GGML file or a SafeTensors folder is needed"
+        "'llama' is no speech model that can be read: a Whisper model in a GGML or GGUF file or a SafeTensors folder is needed"
     );
     let wrong = Model::open(&folder(), &Options::default()).err().unwrap();
     assert!(matches!(&wrong, Error::WrongKind { .. }), "{wrong}");

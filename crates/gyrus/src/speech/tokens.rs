@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use gyrus_formats::Checkpoint;
+use gyrus_formats::gguf::Metadata;
 use gyrus_text::gguf::Vocabulary;
 use gyrus_text::{Special, Tokenizer};
 
@@ -45,15 +46,37 @@ pub(super) struct Tokens {
 impl Tokens {
     /// Those of a model with this many tokens.
     pub(super) fn read(checkpoint: &Checkpoint, vocab: usize) -> Result<Tokens, Error> {
-        let texts: Vec<Vec<u8>> = match checkpoint.ggml() {
-            Some(file) => file.tokens().map(<[u8]>::to_vec).collect(),
-            None => {
+        let texts: Vec<Vec<u8>> = match (checkpoint.ggml(), checkpoint.gguf()) {
+            (Some(file), _) => file.tokens().map(<[u8]>::to_vec).collect(),
+            (None, Some(metadata)) => return Tokens::of_gguf(metadata, vocab),
+            (None, None) => {
                 let tokenizer = tokenizer::read(checkpoint)?.ok_or(Error::NoTokenizer)?;
                 let end = tokenizer.id_of("<|endoftext|>").unwrap_or(0);
                 (0..end).map(|id| tokenizer.token_bytes(id).to_vec()).collect()
             }
         };
         Tokens::new(texts, vocab)
+    }
+
+    /// Those of a GGUF file, which are spelled as in all its byte-level vocabularies.
+    fn of_gguf(metadata: Metadata<'_>, vocab: usize) -> Result<Tokens, Error> {
+        if let Some(other) = metadata.get::<&str>("tokenizer.ggml.model")?.filter(|model| *model != "gpt2") {
+            return Err(Error::Unsupported(format!("tokenizer '{}' of Whisper", other.escape_debug())));
+        }
+        let spelled: Vec<&str> = metadata.require("tokenizer.ggml.tokens")?;
+        let bytes: HashMap<char, u8> = (0..=255).map(|byte| (letter(byte), byte)).collect();
+        let read = |text: &&str| text.chars().map(|letter| bytes.get(&letter).copied()).collect();
+        let texts: Vec<Option<Vec<u8>>> = spelled.iter().map(read).collect();
+        let unreadable = texts.iter().position(Option::is_none);
+        let tokens = Tokens::new(texts.into_iter().map(Option::unwrap_or_default).collect(), vocab)?;
+        // Special tokens have no text that is written.
+        match unreadable.filter(|id| *id < tokens.end as usize) {
+            Some(id) => Err(Error::Setting(format!(
+                "tokenizer.ggml.tokens: token {id}, '{}', has a character that no byte is spelled as",
+                spelled[id].escape_debug()
+            ))),
+            None => Ok(tokens),
+        }
     }
 
     fn new(mut texts: Vec<Vec<u8>>, vocab: usize) -> Result<Tokens, Error> {

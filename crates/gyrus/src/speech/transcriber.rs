@@ -1,26 +1,29 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gyrus_audio::{AudioError, HOP, LogMel, MelFilters, SAMPLE_RATE, Waveform, speech_spans};
+use gyrus_audio::{AudioError, BINS, HOP, LogMel, MelFilters, SAMPLE_RATE, Waveform, speech_spans};
 use gyrus_cpu::Pool;
 use gyrus_formats::{Access, Checkpoint};
 use gyrus_kernels::Precision;
-use gyrus_tensor::DType;
+use gyrus_tensor::{DType, dequantize};
 
 use super::engine::Engine;
 use super::load::{Loaded, load};
 use super::request::SpeechRequest;
 use super::rules::Rules;
 use super::run::{File, Run};
-use super::stream::{Context, Stream};
+use super::stream::{Context, Stream, most_prompt_tokens};
 use super::tokens::Tokens;
 use super::transcript::{Segment, Transcript};
 use crate::Error;
-use crate::arch::whisper::WhisperConfig;
+use crate::arch::whisper::{MEL_FILTERS, WhisperConfig, is_whisper};
 use crate::device::{Device, DeviceInfo};
 
 /// The most hypotheses of a window: beams, or samples.
 pub const MOST_HYPOTHESES: usize = 8;
+
+/// The bytes of a prompt that are divided into tokens. Tokens of Whisper have up to 128 bytes, and prompts at most 223 tokens.
+const MOST_PROMPT_BYTES: usize = 1 << 16;
 
 /// How a speech model is loaded.
 #[derive(Debug, Clone)]
@@ -112,7 +115,7 @@ struct Shared {
 }
 
 impl Transcriber {
-    /// Opens and loads a Whisper model: a GGML file of whisper.cpp, or a SafeTensors folder.
+    /// Opens and loads a Whisper model: a GGML file of whisper.cpp, a GGUF file, or a SafeTensors folder.
     pub fn open(path: &Path, options: &SpeechOptions) -> Result<Transcriber, Error> {
         Transcriber::load(Checkpoint::open_with(path, options.access)?, options, |_, _| {})
     }
@@ -142,7 +145,9 @@ impl Transcriber {
     /// Whether a checkpoint is a speech model.
     pub fn recognises(checkpoint: &Checkpoint) -> bool {
         let whisper = |config: &serde_json::Value| config["model_type"] == "whisper";
-        checkpoint.ggml().is_some() || checkpoint.config().is_some_and(whisper)
+        checkpoint.ggml().is_some()
+            || checkpoint.gguf().is_some_and(is_whisper)
+            || checkpoint.config().is_some_and(whisper)
     }
 
     /// The device that it runs on.
@@ -172,7 +177,7 @@ impl Transcriber {
     }
 
     /// Transcribes several recordings side by side. What happens is told to `event`, which returns whether to go on; if not,
-    /// the transcripts have what was decoded so far.
+    /// it is not called again, and the transcripts have what was decoded so far.
     pub fn transcribe_all(
         &self,
         audio: &[&Waveform],
@@ -190,8 +195,9 @@ impl Transcriber {
             checkpoint: &shared.checkpoint,
             language,
         };
-        let files: Result<Vec<File>, Error> =
-            audio.iter().enumerate().map(|(index, audio)| self.streams(index, audio, request)).collect();
+        let prompt = self.prompt(request)?;
+        let streams = |(index, audio): (usize, &&Waveform)| self.streams(index, audio, request, &prompt);
+        let files: Result<Vec<File>, Error> = audio.iter().enumerate().map(streams).collect();
         let files = files?;
         let mut engine = shared.engine.lock().unwrap_or_else(PoisonError::into_inner);
         engine.reset();
@@ -259,23 +265,42 @@ impl Transcriber {
         })
     }
 
+    /// The last tokens of the text before a recording, as many as a window's prompt has.
+    pub(super) fn prompt(&self, request: &SpeechRequest) -> Result<Vec<u32>, Error> {
+        let text = request.initial_prompt.as_deref().map(str::trim).unwrap_or_default();
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let shared = &*self.shared;
+        let text = last_bytes(text, MOST_PROMPT_BYTES).trim_start();
+        let mut tokens = shared.tokens.encode(&format!(" {text}"))?;
+        let most = most_prompt_tokens(&shared.config);
+        Ok(tokens.split_off(tokens.len().saturating_sub(most)))
+    }
+
     /// The parts of a recording that are decoded on their own.
-    fn streams(&self, index: usize, audio: &Waveform, request: &SpeechRequest) -> Result<File, Error> {
+    fn streams(
+        &self,
+        index: usize,
+        audio: &Waveform,
+        request: &SpeechRequest,
+        prompt: &[u32],
+    ) -> Result<File, Error> {
         let shared = &*self.shared;
         let mel = Arc::new(self.spectrogram(index, audio)?);
-        let prompt =
-            match request.initial_prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty()) {
-                Some(prompt) => shared.tokens.encode(&format!(" {prompt}"))?,
-                None => Vec::new(),
-            };
         let parts = match request.voice_activity {
             false => std::iter::once(0..mel.frames()).collect(),
             true => parts(audio, shared.config.window_frames()),
         };
-        let stream = |frames| Stream::new(Arc::clone(&mel), frames, prompt.clone());
+        let stream = |frames| Stream::new(Arc::clone(&mel), frames, prompt.to_vec());
         let streams: Vec<Stream> = parts.into_iter().map(stream).collect();
         Ok(File::new(streams))
     }
+}
+
+/// The end of a text: at most this many bytes, whole characters.
+fn last_bytes(text: &str, most: usize) -> &str {
+    &text[text.ceil_char_boundary(text.len().saturating_sub(most))..]
 }
 
 /// Parts with speech, joined up to the length of a window.
@@ -291,11 +316,28 @@ fn parts(audio: &Waveform, window: usize) -> Vec<std::ops::Range<usize>> {
     parts
 }
 
-/// The filters of a GGML file, or those that transformers computes.
+/// The filters of a GGML or GGUF file, or those that transformers computes.
 fn filters(checkpoint: &Checkpoint, config: &WhisperConfig) -> Result<MelFilters, Error> {
     debug_assert_eq!(SAMPLE_RATE, 16_000);
-    let Some(file) = checkpoint.ggml() else { return Ok(MelFilters::slaney(config.mels)) };
-    let (bands, bins, weights) = file.filters();
+    let tensor = checkpoint.gguf().and_then(|_| checkpoint.tensor(MEL_FILTERS));
+    let (bands, bins, weights) = match (checkpoint.ggml(), tensor) {
+        (Some(file), _) => file.filters(),
+        (None, Some(tensor)) => {
+            let &[bands, bins] = tensor.shape.dims() else {
+                let (name, found) = (MEL_FILTERS.to_owned(), tensor.shape.to_string());
+                return Err(Error::TensorShape { name, found, expected: "bands × frequencies".to_owned() });
+            };
+            // Filters of another size are refused below, and not read before.
+            let fits = (bands, bins) == (config.mels, BINS);
+            let mut weights = vec![0.0; if fits { bands * bins } else { 0 }];
+            if fits {
+                dequantize(tensor.dtype, tensor.data, &mut weights)
+                    .map_err(|source| Error::Tensor { name: MEL_FILTERS.to_owned(), source })?;
+            }
+            (bands, bins, weights)
+        }
+        (None, None) => return Ok(MelFilters::slaney(config.mels)),
+    };
     if bands != config.mels {
         let expected = format!("but the encoder reads {} bands", config.mels);
         return Err(Error::Dimension { name: "number of mel filters", value: bands as u64, expected });

@@ -44,6 +44,13 @@ impl Transcript {
         self.segments.iter().map(|segment| segment.text.as_str()).collect::<String>().trim().to_owned()
     }
 
+    /// With a segment for each word, so that every format has a line, a row or a cue for each. Segments without words, as
+    /// all are unless they were asked for, stay whole.
+    pub fn by_words(&self) -> Transcript {
+        let segments = self.segments.iter().flat_map(Segment::by_words).collect();
+        Transcript { segments, language: self.language.clone(), duration: self.duration }
+    }
+
     /// A line for each segment.
     pub fn to_txt(&self) -> String {
         self.segments.iter().map(|segment| format!("{}\n", segment.line())).collect()
@@ -97,6 +104,22 @@ impl Segment {
     pub fn line(&self) -> String {
         let ends_line = |c| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}');
         self.text.trim().replace(ends_line, " ")
+    }
+
+    /// A segment for each of its words, or it alone if it has none.
+    pub fn by_words(&self) -> Vec<Segment> {
+        if self.words.is_empty() {
+            return vec![self.clone()];
+        }
+        let of_word = |word: &Word| Segment {
+            start: word.start,
+            end: word.end,
+            text: word.text.clone(),
+            tokens: Vec::new(),
+            words: vec![word.clone()],
+            ..*self
+        };
+        self.words.iter().map(of_word).collect()
     }
 
     /// As an object with this number.
@@ -194,6 +217,25 @@ mod tests {
         let json = t.to_json();
         assert_eq!(json["segments"][1]["end"], 3662.25);
         assert_eq!(json["segments"][0].get("words"), None);
+    }
+
+    #[test]
+    fn words_are_cues_and_rows_of_their_own() {
+        let mut t = transcript();
+        let word = |text: &str, start, end| Word { text: text.to_owned(), start, end, probability: 0.5 };
+        t.segments[0].words =
+            vec![word(" Ask", 0.25, 0.5), word(" -->", 0.5, 0.75), word(" not.", 0.75, 1.5)];
+        let words = t.by_words();
+        assert_eq!(
+            words.to_tsv(),
+            "start\tend\ttext\n250\t500\tAsk\n500\t750\t-->\n750\t1500\tnot.\n3661000\t3662250\tWhat now?\n"
+        );
+        assert!(words.to_srt().starts_with(
+            "1\n00:00:00,250 --> 00:00:00,500\nAsk\n\n2\n00:00:00,500 --> 00:00:00,750\n->\n\n"
+        ));
+        assert!(words.to_vtt().starts_with("WEBVTT\n\n00:00.250 --> 00:00.500\nAsk\n\n"));
+        assert_eq!(words.text(), t.text());
+        assert_eq!(transcript().by_words(), transcript());
     }
 
     #[test]

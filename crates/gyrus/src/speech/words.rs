@@ -34,7 +34,7 @@ pub(super) fn align(
     };
     let probabilities: Vec<f32> = text.iter().enumerate().map(of_text).collect();
     let code = language.map_or("en", |token| tokens.code(token));
-    Ok(alignment::words(tokens, &segments, &probabilities, code, attention, before))
+    Ok(alignment::words(tokens, &segments, &probabilities, code, &attention, before))
 }
 
 /// Words at the ends of a segment may have taken a pause: the segment's own times are better where they differ by more than

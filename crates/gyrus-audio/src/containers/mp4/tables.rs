@@ -82,6 +82,36 @@ fn run(bytes: &[u8], body: &Range<usize>) -> Result<(), AudioError> {
     }
 }
 
+/// The number of samples of a run that was checked, and whether each has a duration.
+pub(super) fn run_of(bytes: &[u8], body: &Range<usize>) -> (u64, bool) {
+    let (flags, count) = (u32_at(bytes, body.start), u32_at(bytes, body.start + 4));
+    (u64::from(count.unwrap_or(0)), flags.unwrap_or(0) & 0x100 != 0)
+}
+
+/// Replaces a table of times that was checked by one entry: all samples, and their mean duration. The reader looks through
+/// the table from its beginning for each sample, but no time of a sample decides what is decoded.
+pub(super) fn shorten_times(bytes: &mut [u8], body: &Range<usize>) {
+    const FIRST: usize = 8;
+    let (mut samples, mut time) = (0u64, 0u128);
+    for n in 0..u32_at(bytes, body.start + 4).unwrap_or(0) as usize {
+        let at = body.start + FIRST + 8 * n;
+        let (count, each) = (u32_at(bytes, at).unwrap_or(0), u32_at(bytes, at + 4).unwrap_or(0));
+        samples += u64::from(count);
+        time += u128::from(count) * u128::from(each);
+    }
+    let mut put = |at: usize, number: u32| {
+        bytes[body.start + at..body.start + at + 4].copy_from_slice(&number.to_be_bytes());
+    };
+    if samples == 0 {
+        return put(4, 0);
+    }
+    // A mean of numbers of 32 bits.
+    let mean = u32::try_from(time / u128::from(samples)).unwrap_or(u32::MAX);
+    put(4, 1);
+    put(FIRST, u32::try_from(samples).unwrap_or(u32::MAX));
+    put(FIRST + 4, mean);
+}
+
 /// Checks the size of the samples of a fragment, which follows fields that may be there.
 fn fragment(bytes: &[u8], body: &Range<usize>) -> Result<(), AudioError> {
     fields(b"tfhd", body, 8)?;
@@ -140,4 +170,34 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|b| u64::from_be_bytes(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table of times as a box's content.
+    fn times(entries: &[(u32, u32)]) -> Vec<u8> {
+        let entries = entries.iter().flat_map(|(count, each)| [*count, *each]);
+        let numbers = [0, entries.clone().count() as u32 / 2].into_iter().chain(entries);
+        numbers.flat_map(u32::to_be_bytes).collect()
+    }
+
+    #[test]
+    fn a_table_of_times_becomes_one_entry() {
+        for (entries, expected) in [
+            (&[(0, 9), (3, 1000), (0, 7), (1, 600)][..], vec![0, 1, 4, 900]),
+            (&[(66, 1024)], vec![0, 1, 66, 1024]),
+            (&[(u32::MAX, u32::MAX), (u32::MAX, u32::MAX)], vec![0, 1, u32::MAX, u32::MAX]),
+            (&[(0, 5), (0, 6)], vec![0, 0]),
+            (&[], vec![0, 0]),
+        ] {
+            let mut bytes = times(entries);
+            let body = 0..bytes.len();
+            check(&bytes, b"stts", &body).unwrap();
+            shorten_times(&mut bytes, &body);
+            let found: Vec<u32> = (0..expected.len()).filter_map(|n| u32_at(&bytes, 4 * n)).collect();
+            assert_eq!(found, expected);
+        }
+    }
 }

@@ -1,12 +1,14 @@
+use std::collections::HashSet;
+
 use gyrus_formats::Checkpoint;
 use gyrus_formats::ggml::WhisperHeader;
 
-use super::alignment_heads;
+use super::{alignment_heads, gguf};
 use crate::Error;
 use crate::arch::fields::Fields;
 
 /// Limits of a file's numbers, which are beyond every model: they keep products within range.
-const MOST_LAYERS: u64 = 256;
+pub(super) const MOST_LAYERS: u64 = 256;
 const MOST_WIDTH: u64 = 1 << 14;
 /// Models have 1,500 positions of the encoder and 448 of the decoder.
 const MOST_POSITIONS: u64 = 1 << 12;
@@ -41,12 +43,13 @@ pub(crate) struct WhisperConfig {
 }
 
 impl WhisperConfig {
-    /// Reads the header of a GGML file, or `config.json`.
+    /// Reads the header of a GGML file, shapes and metadata of a GGUF file, or `config.json`.
     pub(crate) fn read(checkpoint: &Checkpoint) -> Result<WhisperConfig, Error> {
-        let mut config = match (checkpoint.ggml(), checkpoint.config()) {
-            (Some(file), _) => WhisperConfig::of_header(file.header()),
-            (None, Some(config)) => WhisperConfig::of_json(Fields(config))?,
-            (None, None) => return Err(not_speech(checkpoint)),
+        let mut config = match (checkpoint.ggml(), checkpoint.gguf(), checkpoint.config()) {
+            (Some(file), ..) => WhisperConfig::of_header(file.header()),
+            (_, Some(metadata), _) if gguf::is_whisper(metadata) => gguf::read(checkpoint, metadata)?,
+            (_, None, Some(config)) => WhisperConfig::of_json(Fields(config))?,
+            _ => return Err(not_speech(checkpoint)),
         };
         config.check()?;
         let listed = checkpoint.generation_config().map(|file| Fields(file).list("alignment_heads", pair));
@@ -55,14 +58,25 @@ impl WhisperConfig {
             Some(heads) => heads,
             None => alignment_heads::of_model(&config, config.vocab == ENGLISH_VOCAB),
         };
-        let inside =
-            |(layer, head): &(usize, usize)| *layer < config.text_layers && *head < config.text_heads;
-        match config.alignment_heads.iter().find(|pair| !inside(pair)) {
-            Some((layer, head)) => Err(Error::Setting(format!(
-                "generation_config.json: alignment head {head} of layer {layer} does not exist"
-            ))),
-            None => Ok(config),
+        config.check_alignment_heads().map(|()| config)
+    }
+
+    /// Each head exists and is listed once, so that there are at most as many as the decoder has.
+    fn check_alignment_heads(&self) -> Result<(), Error> {
+        let mut known = HashSet::new();
+        for &(layer, head) in &self.alignment_heads {
+            let problem = if layer >= self.text_layers || head >= self.text_heads {
+                "does not exist"
+            } else if !known.insert((layer, head)) {
+                "is listed twice"
+            } else {
+                continue;
+            };
+            return Err(Error::Setting(format!(
+                "generation_config.json: alignment head {head} of layer {layer} {problem}"
+            )));
         }
+        Ok(())
     }
 
     fn of_header(header: &WhisperHeader) -> WhisperConfig {
@@ -158,7 +172,7 @@ fn not_speech(checkpoint: &Checkpoint) -> Error {
 }
 
 fn wrong_kind(found: &str) -> Error {
-    let instead = "a Whisper model in a GGML file or a SafeTensors folder is needed";
+    let instead = "a Whisper model in a GGML or GGUF file or a SafeTensors folder is needed";
     Error::WrongKind { found: found.to_owned(), what: "no speech model that can be read", instead }
 }
 

@@ -8,6 +8,7 @@ use gyrus_kernels::{
 use gyrus_tensor::{DType, Shape, can_dequantize};
 
 use super::config::WhisperConfig;
+use super::gguf::MEL_FILTERS;
 use super::names::hugging_face;
 use crate::Error;
 
@@ -367,10 +368,13 @@ impl<'a> Builder<'a> {
     }
 
     /// An unused tensor means that the model differs from this plan. Transformers may save the output's matrix, which is
-    /// the embedding.
+    /// the embedding. The filters of a GGUF file are no part of the plan.
     fn check_all_used(&self) -> Result<(), Error> {
-        let unused =
-            |tensor: &TensorView<'_>| !self.used.contains(tensor.name) && tensor.name != "proj_out.weight";
+        let is_filters = |name: &str| name == MEL_FILTERS && self.checkpoint.gguf().is_some();
+        let unused = |tensor: &TensorView<'_>| {
+            let name = tensor.name;
+            !self.used.contains(name) && name != "proj_out.weight" && !is_filters(name)
+        };
         match self.checkpoint.tensors().find(unused) {
             Some(tensor) => Err(Error::UnusedTensor(tensor.name.to_owned())),
             None => Ok(()),
