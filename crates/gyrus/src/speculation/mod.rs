@@ -70,6 +70,12 @@ pub trait Drafter: fmt::Debug + Send {
     /// the scheduler counts how often, and decides by that how many guesses are worth a pass.
     fn evidence(&self) -> usize;
 
+    /// Whether a draft has as many guesses as there is evidence, whatever that costs. The scheduler decides by times
+    /// otherwise, of which tests and measurements may not depend.
+    fn is_eager(&self) -> bool {
+        false
+    }
+
     /// Appends guesses of the next tokens, at most this many. Ids beyond the vocabulary end a draft.
     fn guess(&mut self, most: usize, guesses: &mut Vec<u32>);
 }

@@ -135,6 +135,9 @@ impl Speculator {
         if self.eager {
             return evidence.min(most);
         }
+        if self.drafter.is_eager() {
+            return evidence.min(most);
+        }
         if self.wait > 0 || evidence == 0 {
             return 0;
         }
