@@ -5,11 +5,11 @@ mod common;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use common::client::{get, post, post_as, receive, send};
+use common::client::{get, metrics, post, post_as, receive, send, wait_for};
 use common::{config, start};
 use gyrus_server::Config;
 use gyrus_testkit::tempfile;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// A body whose vectors take much longer than a test.
 fn long() -> String {
@@ -18,23 +18,6 @@ fn long() -> String {
 
 fn begin(address: SocketAddr, body: &str) -> TcpStream {
     send(address, "POST", "/v1/embeddings", &[], body.as_bytes())
-}
-
-fn metrics(address: SocketAddr) -> Value {
-    get(address, "/v1/metrics").json()
-}
-
-#[track_caller]
-fn wait_for(address: SocketAddr, is_so: impl Fn(&Value) -> bool) {
-    let started = Instant::now();
-    loop {
-        let now = metrics(address);
-        if is_so(&now) {
-            return;
-        }
-        assert!(started.elapsed() < Duration::from_secs(30), "{now}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// More requests than the server has threads for CPU work wait for one model. Others are answered meanwhile, and clients that

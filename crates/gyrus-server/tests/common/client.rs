@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -132,4 +132,30 @@ pub(crate) fn post_as(address: SocketAddr, path: &str, headers: &[(&str, &str)],
     let mut all = vec![("content-type", "application/json")];
     all.extend_from_slice(headers);
     receive(send(address, "POST", path, &all, body.to_string().as_bytes()))
+}
+
+/// What `/v1/metrics` tells.
+pub(crate) fn metrics(address: SocketAddr) -> Value {
+    get(address, "/v1/metrics").json()
+}
+
+/// Waits until the metrics are so.
+#[track_caller]
+pub(crate) fn wait_for(address: SocketAddr, is_so: impl Fn(&Value) -> bool) {
+    let started = Instant::now();
+    loop {
+        let now = metrics(address);
+        if is_so(&now) {
+            return;
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "{now}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Nothing runs, waits or holds blocks.
+pub(crate) fn is_idle(now: &Value) -> bool {
+    let models = now["models"].as_object().unwrap();
+    let idle = |model: &Value| ["running", "waiting", "kv_blocks_used"].iter().all(|name| model[name] == 0);
+    now["in_flight"] == 0 && models.values().all(|model| model.get("running").is_none() || idle(model))
 }
