@@ -355,7 +355,7 @@ mod avx512 {
 
     #[inline(always)]
     unsafe fn halves(a: __m512) -> [__m256; 2] {
-        // The cast of f64 lanes needs AVX-512 F only.
+        // SAFETY: as for the function. The cast of f64 lanes needs AVX-512 F only.
         unsafe {
             let high = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(a));
             [_mm512_castps512_ps256(a), _mm256_castpd_ps(high)]
