@@ -95,6 +95,31 @@ fn spectrogram_encoder_and_logits_are_those_of_transformers() {
     }
 }
 
+/// Whisper tiny: one in 25 frames of the spectrogram, and one in 50 rows of what the encoder makes of it, are those that
+/// openai-whisper computes (`scripts/oracle/openai_whisper.py`).
+#[test]
+fn real_speech_is_encoded_as_by_openai_whisper() {
+    let Some(path) = gyrus_testkit::further_model("ggml-tiny.bin") else { return };
+    let Some(audio) = gyrus_testkit::data("audio/jfk.wav") else { return };
+    let read = |name: &str| npy::read_f32(&folder().join(name)).values;
+    let one_in = |values: &[f32], rows: usize, each: usize| -> Vec<f32> {
+        values.chunks_exact(values.len() / rows).step_by(each).flatten().copied().collect()
+    };
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let config = WhisperConfig::read(&checkpoint).unwrap();
+    let filters = super::transcriber::filters(&checkpoint, &config).unwrap();
+    let audio = Waveform::decode(std::fs::read(audio).unwrap(), &Limits::default()).unwrap();
+    let mel = LogMel::new(audio.samples(), &filters, 2).unwrap().window(0, 3000);
+    let far = difference(&one_in(&mel, 3000, 25), &read("jfk_mel.npy"));
+    assert!(far < 1e-4, "spectrogram: {far}");
+    for (precision, least) in [(Precision::Exact, 0.999_999), (Precision::Fast, 0.999)] {
+        let mut engine = engine(Checkpoint::open(&path).unwrap(), precision, &Device::Cpu);
+        let (_, encoded) = engine.encode(std::slice::from_ref(&mel), true).unwrap();
+        let found = cosine(&one_in(&encoded, 1500, 50), &read("jfk_encoded.npy"));
+        assert!(found > least, "{precision:?}: {found}");
+    }
+}
+
 /// The same tensors under OpenAI's names in the container of whisper.cpp.
 fn as_ggml() -> Vec<u8> {
     let checkpoint = Checkpoint::open(&folder()).unwrap();

@@ -317,7 +317,7 @@ fn parts(audio: &Waveform, window: usize) -> Vec<std::ops::Range<usize>> {
 }
 
 /// The filters of a GGML or GGUF file, or those that transformers computes.
-fn filters(checkpoint: &Checkpoint, config: &WhisperConfig) -> Result<MelFilters, Error> {
+pub(super) fn filters(checkpoint: &Checkpoint, config: &WhisperConfig) -> Result<MelFilters, Error> {
     debug_assert_eq!(SAMPLE_RATE, 16_000);
     let tensor = checkpoint.gguf().and_then(|_| checkpoint.tensor(MEL_FILTERS));
     let (bands, bins, weights) = match (checkpoint.ggml(), tensor) {
