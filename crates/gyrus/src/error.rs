@@ -274,6 +274,18 @@ impl From<BackendError> for Error {
     }
 }
 
+#[cfg(feature = "gpu")]
+impl Error {
+    /// Why a model cannot run on a GPU where it may run on the CPU; otherwise the error itself.
+    pub(crate) fn gpu_reason(self) -> Result<String, Error> {
+        match self {
+            Error::Gpu(error) => Ok(error.in_short()),
+            Error::CacheMemory { .. } => Ok(self.to_string()),
+            error => Err(error),
+        }
+    }
+}
+
 /// The likely cause of logits that are not finite.
 pub(crate) fn not_finite(precision: Precision) -> &'static str {
     match precision {

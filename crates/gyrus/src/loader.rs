@@ -284,9 +284,10 @@ impl Loader<'_> {
     /// Falls back to the CPU when the GPU is missing, too small or fails.
     #[cfg(feature = "gpu")]
     fn on_gpu_or_cpu(&self, adapter: Option<&str>) -> Result<LoadedBackend, Error> {
-        match self.on_gpu(adapter) {
-            Err(Error::Gpu(error)) => self.on_cpu(Some(error.in_short())),
-            loaded => loaded,
+        match self.on_gpu(adapter).map_err(Error::gpu_reason) {
+            Ok(loaded) => Ok(loaded),
+            Err(Ok(reason)) => self.on_cpu(Some(reason)),
+            Err(Err(error)) => Err(error),
         }
     }
 }
@@ -427,18 +428,20 @@ mod tests {
         let Some(adapter) = gyrus_gpu::adapters().into_iter().next() else { return };
         let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
         let (config, plan) = arch::build(&checkpoint, Precision::Fast, None).unwrap();
-        let load = |name: &str, gpu_memory: Option<u64>, context: Option<usize>| {
-            let options = Options { gpu_memory, context, ..Options::default() };
-            let loader = Loader {
-                checkpoint: &checkpoint,
-                plan: &plan,
-                max_context: config.context,
-                options: &options,
-                progress: &|_, _| {},
-                fixed: None,
+        let load_fixed =
+            |name: &str, gpu_memory: Option<u64>, context: Option<usize>, fixed: Option<KvSize>| {
+                let options = Options { gpu_memory, context, ..Options::default() };
+                let loader = Loader {
+                    checkpoint: &checkpoint,
+                    plan: &plan,
+                    max_context: config.context,
+                    options: &options,
+                    progress: &|_, _| {},
+                    fixed,
+                };
+                loader.on_gpu_or_cpu(Some(name)).unwrap()
             };
-            loader.on_gpu_or_cpu(Some(name)).unwrap()
-        };
+        let load = |name: &str, gpu_memory, context| load_fixed(name, gpu_memory, context, None);
         let gpu = load(&adapter.name, None, Some(64)).device;
         assert!(matches!(&gpu, DeviceInfo::Gpu { name, .. } if *name == adapter.name), "{gpu}");
         assert_eq!(gpu.to_string(), format!("{} ({})", adapter.name, adapter.api()));
@@ -452,5 +455,10 @@ mod tests {
         let loaded = load(&adapter.name, Some(all.total() - all.cache / 4), None);
         assert!(matches!(loaded.device, DeviceInfo::Gpu { .. }), "{}", loaded.device);
         assert!(loaded.context.tokens < config.context, "{:?}", loaded.context);
+        // A cache that cannot shrink, such as that of an encoder.
+        let fixed = KvSize::full(&plan.kv, 64 * config.context);
+        let device = load_fixed(&adapter.name, Some(64 << 20), None, Some(fixed)).device.to_string();
+        assert!(device.starts_with("the CPU: the model needs "), "{device}");
+        assert!(device.ends_with("bytes of memory are free"), "{device}");
     }
 }

@@ -46,9 +46,10 @@ pub(super) fn load(
         #[cfg(feature = "gpu")]
         Device::Auto if !gyrus_gpu::may_have_gpu() => place(Place::Cpu(Some("no GPU was found".to_owned()))),
         #[cfg(feature = "gpu")]
-        Device::Auto => match place(Place::Gpu(None)) {
-            Err(Error::Gpu(error)) => place(Place::Cpu(Some(error.in_short()))),
-            loaded => loaded,
+        Device::Auto => match place(Place::Gpu(None)).map_err(Error::gpu_reason) {
+            Ok(loaded) => Ok(loaded),
+            Err(Ok(reason)) => place(Place::Cpu(Some(reason))),
+            Err(Err(error)) => Err(error),
         },
         #[cfg(feature = "gpu")]
         Device::Gpu(adapter) => place(Place::Gpu(adapter.clone())),
