@@ -7,7 +7,7 @@ mod together;
 mod written;
 
 use adapter::adapter;
-use gyrus::{DType, Device, Model, Options, Precision, Sampler, Session};
+use gyrus::{DType, Device, Error, Model, Options, Precision, Request, Sampler, Session};
 use gyrus_formats::Checkpoint;
 use gyrus_gpu::{Gpu, GpuBackend};
 use gyrus_kernels::{Backend, Batch, KV_BLOCK, KvSize, Plan, RowKind};
@@ -25,6 +25,11 @@ const LENGTH: usize = 70;
 
 /// A random qwen3moe whose gate and up projections have one type and whose down projections have another.
 fn checkpoint(gate_up: DType, down: DType) -> Checkpoint {
+    changed(gate_up, down, |_| {})
+}
+
+/// The same after a change of its tensors.
+fn changed(gate_up: DType, down: DType, change: impl FnOnce(&mut [written::Tensor])) -> Checkpoint {
     let mut rng = Rng::new(9);
     let mut tensors: Vec<written::Tensor> = Vec::new();
     let mut add = |name: String, dtype: DType, shape: &[usize]| {
@@ -53,6 +58,7 @@ fn checkpoint(gate_up: DType, down: DType) -> Checkpoint {
         part("ffn_up_exps", gate_up, &[EXPERTS, WIDTH, DIM]);
         part("ffn_down_exps", down, &[EXPERTS, DIM, WIDTH]);
     }
+    change(&mut tensors);
     let numbers = [
         ("embedding_length", DIM as u32),
         ("block_count", LAYERS as u32),
@@ -114,6 +120,30 @@ fn distance(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
 
 fn bits(rows: &[Vec<f32>]) -> Vec<u32> {
     rows.concat().into_iter().map(f32::to_bits).collect()
+}
+
+/// Routing is computed on the device: a router that is NaN must not become an id of an expert.
+#[test]
+fn a_router_that_is_nan_is_an_error() {
+    let Some(adapter) = adapter() else { return };
+    let nan = |tensors: &mut [written::Tensor]| {
+        let router = tensors.iter_mut().find(|(name, ..)| name == "blk.1.ffn_gate_inp.weight").unwrap();
+        router.3.chunks_exact_mut(4).for_each(|value| value.copy_from_slice(&f32::NAN.to_le_bytes()));
+    };
+    for precision in [Precision::Exact, Precision::Fast] {
+        let device = Device::Gpu(Some(adapter.clone()));
+        let options = Options { device, precision, ..Options::default() };
+        let model = Model::load(changed(DType::Q4_0, DType::Q4_0, nan), &options).unwrap();
+        for prompt in [1, 20] {
+            let mut session = model.session();
+            let request = Request::ids(ids(0, prompt)).max_tokens(4);
+            let found = session.generate(request).and_then(|mut answer| {
+                while answer.next()?.is_some() {}
+                Ok(())
+            });
+            assert!(matches!(found, Err(Error::NotFinite { .. })), "{precision:?}, {prompt}: {found:?}");
+        }
+    }
 }
 
 const TYPES: [(DType, DType); 7] = [
