@@ -1,4 +1,5 @@
 //! Real Whisper models, if they are in `GYRUS_MODELS`: the known sentence from each file, and when its words are said.
+//! `scripts/verify` fetches the GGML files and writes the SafeTensors folders (`scripts/oracle/whisper_folder.py`).
 
 use gyrus::Precision;
 use gyrus::Transcriber;
@@ -7,11 +8,12 @@ use gyrus::speech::{SpeechOptions, SpeechRequest};
 
 const SENTENCE: &str = "and so my fellow americans ask not what your country can do for you ask what you can do for your country";
 
-/// Start and end of each word in seconds, by openai-whisper 20250625 with the weights of the same file: `transcribe` with
-/// `word_timestamps=True, language="en", temperature=0.0, fp16=False`, and the heads of `_ALIGNMENT_HEADS`.
-const MODELS: [(&str, [(f64, f64); 22]); 2] = [
+/// A GGML file and a folder with the same weights; start and end of each word in seconds, by openai-whisper 20250625:
+/// `transcribe` with `word_timestamps=True, language="en", temperature=0.0, fp16=False`, and the heads of
+/// `_ALIGNMENT_HEADS`.
+const MODELS: [([&str; 2], [(f64, f64); 22]); 2] = [
     (
-        "ggml-tiny.bin",
+        ["ggml-tiny.bin", "whisper-tiny"],
         [
             (0.0, 0.74),
             (0.74, 1.06),
@@ -38,7 +40,7 @@ const MODELS: [(&str, [(f64, f64); 22]); 2] = [
         ],
     ),
     (
-        "ggml-base.en.bin",
+        ["ggml-base.en.bin", "whisper-base.en"],
         [
             (0.0, 0.5),
             (0.5, 0.74),
@@ -65,6 +67,17 @@ const MODELS: [(&str, [(f64, f64); 22]); 2] = [
         ],
     ),
 ];
+/// The tokens of the text by whisper.cpp 1.8.5 with the GGML files, greedy, without timestamps.
+const IDS: [&[u32]; 2] = [
+    &[
+        400, 370, 452, 7177, 6280, 1029, 406, 437, 428, 1941, 393, 360, 337, 291, 11, 1029, 437, 291, 393,
+        360, 337, 428, 1941, 13,
+    ],
+    &[
+        843, 523, 616, 5891, 3399, 11, 1265, 407, 644, 534, 1499, 460, 466, 329, 345, 11, 1265, 644, 345,
+        460, 466, 329, 534, 1499, 13,
+    ],
+];
 /// How far times may be from the reference: four positions of the encoder.
 const FAR: f64 = 0.08;
 
@@ -77,7 +90,9 @@ fn words(text: &str) -> String {
 fn the_known_sentence_is_transcribed_in_both_precisions() {
     let Some(speech) = gyrus_testkit::data("audio/jfk.wav") else { return };
     let audio = Waveform::decode(std::fs::read(speech).unwrap(), &Limits::default()).unwrap();
-    for (name, expected) in MODELS {
+    let files =
+        MODELS.iter().zip(IDS).flat_map(|((names, expected), ids)| names.map(|name| (name, expected, ids)));
+    for (name, expected, ids) in files {
         let Some(path) = gyrus_testkit::further_model(name) else { continue };
         for precision in [Precision::Fast, Precision::Exact] {
             let options = SpeechOptions { precision, ..SpeechOptions::default() };
@@ -86,6 +101,10 @@ fn the_known_sentence_is_transcribed_in_both_precisions() {
             let found = transcriber.transcribe(&audio, &request).unwrap();
             assert_eq!(words(&found.text()), SENTENCE, "{name}, {precision:?}");
             assert_eq!(found.language, "en");
+            let end_of_text = if name.ends_with(".en") || name.ends_with(".en.bin") { 50256 } else { 50257 };
+            let tokens = found.segments.iter().flat_map(|segment| segment.tokens.iter().copied());
+            let text: Vec<u32> = tokens.filter(|token| *token < end_of_text).collect();
+            assert_eq!(text, ids, "{name}, {precision:?}");
             let all: Vec<_> = found.segments.iter().flat_map(|segment| &segment.words).collect();
             assert_eq!(all.len(), expected.len(), "{name}, {precision:?}");
             for (word, (start, end)) in all.iter().zip(expected) {
