@@ -6,8 +6,8 @@ compare.py GYRUS WHISPER_CLI MODEL.bin [--ctranslate2 DIR] [-t THREADS] [-r ROUN
 WHISPER_CLI is what `bench/whisper-cpp` prints, MODEL.bin a GGML file. The speech is text.txt in this folder, spoken by
 `flite -voice slt` (ten minutes), and the LibriVox recordings of Debian's package pocketsphinx-testdata. All programs decode
 greedily at temperature 0 without fallback; each is timed as a whole command and alternates with the others.
-DIR is the same model in CTranslate2's form (ct2-transformers-converter --quantization int8): faster-whisper is timed after
-it has loaded it.
+DIR is the same model in CTranslate2's form (`ctranslate2_model.py MODEL.bin DIR`): faster-whisper is timed after it has loaded
+it.
 """
 import argparse
 import glob
