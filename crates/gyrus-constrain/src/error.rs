@@ -123,10 +123,15 @@ impl Error {
         offset: usize,
         message: impl Into<String>,
     ) -> Error {
+        let (line, column) = Error::place(text, offset);
+        Error::Syntax { language, line, column, message: message.into() }
+    }
+
+    /// Line and column, from 1, of a byte of `text`.
+    pub(crate) fn place(text: &str, offset: usize) -> (usize, usize) {
         let before = &text.as_bytes()[..offset.min(text.len())];
         let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
         let start = before.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
-        let column = String::from_utf8_lossy(&before[start..]).chars().count() + 1;
-        Error::Syntax { language, line, column, message: message.into() }
+        (line, String::from_utf8_lossy(&before[start..]).chars().count() + 1)
     }
 }

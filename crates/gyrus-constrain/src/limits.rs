@@ -91,6 +91,15 @@ impl Limits {
         Err(self.exceeded("depth", self.depth, "brackets or sub-schemas are nested more deeply".to_owned()))
     }
 
+    /// Refuses nesting that is too deep at a byte of `text`.
+    pub(crate) fn check_depth_at(&self, depth: usize, text: &str, offset: usize) -> Result<(), Error> {
+        if depth <= self.depth {
+            return Ok(());
+        }
+        let (line, column) = Error::place(text, offset);
+        Err(self.exceeded("depth", self.depth, format!("line {line}, column {column} is nested more deeply")))
+    }
+
     pub(crate) fn check_repetition(&self, count: u64, what: &str) -> Result<(), Error> {
         if count <= self.repetition as u64 {
             return Ok(());

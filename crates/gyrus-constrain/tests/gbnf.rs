@@ -40,6 +40,8 @@ fn every_element_has_its_meaning() {
     check("root ::= rule-1 rule_2\nrule-1 ::= \"1\"\nrule_2 ::= \"2\"", &["12"], &["1"]);
     check("root ::= \"a\"*\"b\"", &["b", "aab"], &["a"]);
     check("root ::= ((\"a\"?)*)+", &["", "aaa"], &["b"]);
+    check("root ::= \"a\"?? \"b\"+? \"c\"{2}{2}", &["cccc", "abbcccc"], &["aacccc", "ccc"]);
+    check("root ::= \"a\"{2}{1,2} \"b\"{3}? \"c\"{2,}{0}", &["aa", "aaaabbb"], &["aaa", "aab", "aacc"]);
     check("root ::= \"\"", &[""], &["a"]);
     check("root ::= [ぁ-ゟ]+ \"。\"", &["あい。"], &["。", "ア。"]);
 }
@@ -123,7 +125,20 @@ fn masks_never_lead_into_a_rule_without_end() {
 #[test]
 fn large_grammars_are_bounded() {
     let nested = format!("root ::= {}\"a\"{}", "(".repeat(500), ")".repeat(500));
-    assert!(matches!(gbnf(&nested), Err(Error::Limit { limit: "depth", .. })));
+    assert_eq!(
+        gbnf(&nested).unwrap_err().to_string(),
+        "the constraint exceeds the limit `depth` of 64: line 1, column 75 is nested more deeply"
+    );
+    // Operators behind operators are one, or nested.
+    for operators in ["?", "*", "+", "?*+", "{1}", "{0,1}{0,}"] {
+        let stacked = format!("root ::= \"a\"{}", operators.repeat(1_000_000 / operators.len()));
+        let constraint = gbnf(&stacked).unwrap_or_else(|error| panic!("{operators}: {error}"));
+        assert!(accepts(&constraint, "a") && !accepts(&constraint, "b"), "{operators}");
+    }
+    let gaps = format!("root ::= \"a\"{}", "{2}?".repeat(1000));
+    assert!(matches!(gbnf(&gaps), Err(Error::Limit { limit: "depth", .. })));
+    let both = format!("root ::= {}\"a\"{}", "(\"b\" ".repeat(40), "){2}?".repeat(40));
+    assert!(matches!(gbnf(&both), Err(Error::Limit { limit: "depth", .. })));
     let many: String = (0..5000).map(|n| format!("r{n} ::= \"a\"\n")).collect();
     assert!(matches!(gbnf(&format!("root ::= r1\n{many}")), Err(Error::Limit { limit: "rules", .. })));
     // Each rule doubles the one before.
