@@ -20,6 +20,7 @@ mod state;
 pub mod template;
 mod trigger;
 mod vocabulary;
+mod work;
 
 pub use constraint::{Constraint, Source};
 pub use error::Error;

@@ -31,6 +31,9 @@ pub struct Limits {
     pub compile_work: u64,
     /// Time to compile a constraint.
     pub compile_time: Duration,
+    /// Compilations of a vocabulary that run at once. Those beyond wait, at most for `compile_time`. One whose time is
+    /// over counts until the engine has stopped.
+    pub compilations: usize,
     /// Work of the lexer for one mask; about 14,000 a millisecond.
     pub lexer_work: u64,
     /// Parser items made for one mask; about 20,000 a millisecond.
@@ -53,6 +56,7 @@ impl Default for Limits {
             grammar_size: 300_000,
             compile_work: 2_000_000,
             compile_time: Duration::from_secs(10),
+            compilations: 4,
             lexer_work: 300_000,
             parser_items: 60_000,
             ambiguity: 5_000,
@@ -111,6 +115,12 @@ impl Limits {
         Error::Limit { limit, allowed: allowed as u64, reason }
     }
 
+    /// A compilation has taken too long.
+    pub(crate) fn late(&self) -> Error {
+        let allowed = self.compile_time.as_millis() as usize;
+        self.exceeded("compile_time", allowed, "the compilation takes more milliseconds".to_owned())
+    }
+
     pub(crate) fn engine(&self) -> ParserLimits {
         ParserLimits {
             max_items_in_row: self.ambiguity,
@@ -132,6 +142,12 @@ impl Limits {
             limit("grammar_size", self.grammar_size)
         } else if has("initial lexer configuration") || has("lexer precomputation failed") || has("fuel") {
             limit("compile_work", self.compile_work as usize)
+        } else if has("grammar.symbols.len()") {
+            // An assertion of the engine, which numbers symbols with 16 bits.
+            let reason = "the grammar has more symbols than the engine can number, 65,525".to_owned();
+            Some(self.exceeded("grammar_size", self.grammar_size, reason))
+        } else if has("too deeply nested") || has("maximum number of nested") {
+            limit("depth", self.depth)
         } else if has("schema too large") || has("stack level exceeded") {
             limit("schemas", self.schemas)
         } else {

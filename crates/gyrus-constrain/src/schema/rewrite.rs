@@ -10,14 +10,16 @@ use super::keywords::{DRAFTS, REFUSED};
 use super::pattern::translate;
 use super::reference::{Place, Registry, at};
 use super::values::Keyword;
+use crate::work::Work;
 use crate::{Error, Limits};
 
-pub(super) fn rewrite(root: &Value, limits: &Limits) -> Result<Map<String, Value>, Error> {
-    check_depth(root, limits, 0)?;
+pub(super) fn rewrite(root: &Value, work: &Work<'_>) -> Result<Map<String, Value>, Error> {
+    check_depth(root, work.limits, 0)?;
     let mut rewriter = Rewriter {
         root,
         registry: Registry::new(root),
-        limits,
+        work,
+        limits: work.limits,
         names: HashMap::new(),
         pending: Vec::new(),
         count: 0,
@@ -51,6 +53,7 @@ fn check_depth(value: &Value, limits: &Limits, depth: usize) -> Result<(), Error
 struct Rewriter<'a> {
     root: &'a Value,
     registry: Registry,
+    work: &'a Work<'a>,
     limits: &'a Limits,
     /// The definitions that references were resolved to, by place.
     names: HashMap<Place, String>,
@@ -77,6 +80,7 @@ impl Rewriter<'_> {
             }
         };
         let base = self.registry.base_of(value, base);
+        self.work.spend(base.len())?;
         let mut out = Map::new();
         let only_refers = self.registry.only_refers(value);
         for (name, value) in object.iter().filter(|(name, _)| !only_refers || *name == "$ref") {
@@ -96,6 +100,7 @@ impl Rewriter<'_> {
         out: &mut Map<String, Value>,
     ) -> Result<(), Error> {
         let here = pointer(place);
+        self.work.spend(here.len())?;
         let keyword = Keyword { name, place: &here };
         let written = match name {
             "$schema" => {
