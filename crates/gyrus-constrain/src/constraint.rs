@@ -10,7 +10,7 @@ use llguidance::api::TopLevelGrammar;
 use crate::limits::first_line;
 use crate::trigger::Trigger;
 use crate::work::Work;
-use crate::{Error, State, Vocabulary, gbnf, regex, schema, template};
+use crate::{Error, State, Vocabulary, gbnf, lark, regex, schema, template};
 
 /// What text must look like.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,8 +102,8 @@ impl Constraint {
     }
 }
 
-/// Stack of the thread that compiles.
-const STACK_BYTES: usize = 64 << 20;
+/// Stack of the thread that compiles: twice what unoptimised code needs for the longest chain of the default limits.
+const STACK_BYTES: usize = 128 << 20;
 
 fn prototype(vocabulary: &Vocabulary, source: &Source) -> Result<Matcher, Error> {
     let inner = vocabulary.inner();
@@ -115,11 +115,10 @@ fn prototype(vocabulary: &Vocabulary, source: &Source) -> Result<Matcher, Error>
         Source::Schema(text) => TopLevelGrammar::from_json_schema(schema::prepare_text(text, work)?),
         Source::Regex(text) => TopLevelGrammar::from_lark(regex::to_lark(text, limits)?),
         Source::Lark(text) => {
-            limits.check_source(text)?;
-            limits.check_nesting(text)?;
+            lark::check(text, limits)?;
             TopLevelGrammar::from_lark(text.clone())
         }
-        Source::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text, limits)?),
+        Source::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text, work)?),
         Source::Template(part) => {
             TopLevelGrammar::from_lark(template::to_lark(part, inner.factory.tok_env().tok_trie(), work)?)
         }

@@ -13,6 +13,7 @@
 mod constraint;
 mod error;
 mod gbnf;
+mod lark;
 mod limits;
 mod regex;
 pub mod schema;

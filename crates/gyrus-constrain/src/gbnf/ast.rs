@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+use crate::Error;
+use crate::work::Work;
+
 /// A rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rule {
@@ -58,6 +61,11 @@ impl Expr {
         }
     }
 
+    /// The parts in it, and itself.
+    pub(super) fn size(&self) -> usize {
+        self.children().iter().fold(1, |sum, part| sum + part.size())
+    }
+
     /// The parts directly inside.
     pub(super) fn children(&self) -> &[Expr] {
         match self {
@@ -79,15 +87,29 @@ impl Expr {
     }
 }
 
-/// For each rule whether it has a property that grows from its parts: repeats `holds` until nothing changes.
-pub(super) fn fixpoint(rules: &[Rule], holds: impl Fn(&Expr, &[bool]) -> bool) -> Vec<bool> {
-    let mut known = vec![false; rules.len()];
+/// A property of each rule, from those of the rules that it uses: computes it anew until nothing changes.
+pub(super) fn fixpoint<T: Copy + PartialEq>(
+    rules: &[Rule],
+    work: &Work<'_>,
+    unknown: T,
+    property: impl Fn(&Expr, &[T]) -> T,
+) -> Result<Vec<T>, Error> {
+    let mut known = vec![unknown; rules.len()];
+    let size = rules.iter().map(|rule| rule.body.size()).sum();
+    // Forwards and backwards in turn: a chain of rules in either order settles at once.
+    let mut order: Vec<usize> = (0..rules.len()).collect();
     loop {
-        let next: Vec<bool> = rules.iter().map(|rule| holds(&rule.body, &known)).collect();
-        if next == known {
-            return known;
+        work.spend(size)?;
+        order.reverse();
+        let mut changed = false;
+        for &rule in &order {
+            let next = property(&rules[rule].body, &known);
+            changed |= next != known[rule];
+            known[rule] = next;
         }
-        known = next;
+        if !changed {
+            return Ok(known);
+        }
     }
 }
 
@@ -134,6 +156,11 @@ impl Set {
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The number of ranges.
+    pub(super) fn ranges(&self) -> usize {
+        self.0.len()
     }
 
     pub(super) fn intersects(&self, other: &Set) -> bool {
