@@ -29,7 +29,8 @@ pub struct Limits {
     pub chain: usize,
     /// Symbols of the compiled grammar.
     pub grammar_size: usize,
-    /// Work of building the first lexer state, and of comparing the lexemes of a GBNF grammar; about 50,000 a millisecond.
+    /// Work of building the first lexer state, of comparing the lexemes of a GBNF grammar, and of large classes of characters;
+    /// about 50,000 a millisecond.
     pub compile_work: u64,
     /// Time to compile a constraint.
     pub compile_time: Duration,
@@ -91,6 +92,16 @@ impl Limits {
         }
         let (line, column) = Error::place(text, offset);
         Err(self.exceeded("depth", self.depth, format!("line {line}, column {column} is nested more deeply")))
+    }
+
+    /// Refuses a class of characters at a byte of `text` that takes the engine's parser too long.
+    pub(crate) fn check_class(&self, ranges: u64, text: &str, offset: usize) -> Result<(), Error> {
+        if ranges.saturating_mul(ranges) / (2 * SORTED_PER_UNIT) <= self.compile_work {
+            return Ok(());
+        }
+        let (line, column) = Error::place(text, offset);
+        let reason = format!("the class at line {line}, column {column} has {ranges} ranges");
+        Err(self.exceeded("compile_work", self.compile_work as usize, reason))
     }
 
     pub(crate) fn check_repetition(&self, count: u64, what: &str) -> Result<(), Error> {
@@ -161,6 +172,10 @@ impl Limits {
         }
     }
 }
+
+/// Ranges of a class of characters that the parser of regular expressions passes over in the time of a unit of
+/// [`Limits::compile_work`]. It sorts them again with each one.
+pub(crate) const SORTED_PER_UNIT: u64 = 100;
 
 /// The first line of an engine's message, without its state.
 pub(crate) fn first_line(message: &str) -> String {

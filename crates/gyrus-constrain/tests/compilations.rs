@@ -21,6 +21,7 @@ fn slow() -> Source {
 fn compilations_beyond_the_limit_wait_and_then_name_it() {
     let vocabulary = vocabulary(|limits| {
         limits.compilations = 1;
+        limits.compile_work = u64::MAX;
         limits.compile_time = Duration::from_millis(100);
     });
     let late = vocabulary.compile(&slow()).unwrap_err();

@@ -229,6 +229,11 @@ fn costly_grammars_end_soon() {
         // More symbols than the engine can number.
         format!("root ::= {} root | \"z\"", "\"ab\" [c-e]? ".repeat(25_000)),
     ];
+    let many: String = (0..100_000).filter_map(|n| char::from_u32(0x20000 + 2 * n)).collect();
+    assert_eq!(
+        gbnf(&format!("root ::=\n[{many}]")).unwrap_err().to_string(),
+        "the constraint exceeds the limit `compile_work` of 2000000: the class at line 2, column 1 has 100000 ranges"
+    );
     for grammar in grammars {
         let start = std::time::Instant::now();
         match gbnf(&grammar).map(drop) {

@@ -242,6 +242,7 @@ impl Parser<'_> {
         if set.is_empty() {
             return self.fail(start, "the class has no character");
         }
+        self.limits.check_class(set.ranges() as u64, self.text, start)?;
         Ok(Expr::Class(set))
     }
 

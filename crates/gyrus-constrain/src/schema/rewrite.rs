@@ -10,6 +10,7 @@ use super::keywords::{DRAFTS, REFUSED};
 use super::pattern::translate;
 use super::reference::{Place, Registry, at};
 use super::values::Keyword;
+use crate::regex::{self, Fault};
 use crate::work::Work;
 use crate::{Error, Limits};
 
@@ -130,7 +131,10 @@ impl Rewriter<'_> {
             }
             "anyOf" | "oneOf" | "prefixItems" => Value::Array(self.list(&keyword, value, base, place)?),
             "properties" => self.map(&keyword, value, base, place, Ok)?,
-            "patternProperties" => self.map(&keyword, value, base, place, |pattern| translate(&pattern))?,
+            "patternProperties" => {
+                let limits = self.limits;
+                self.map(&keyword, value, base, place, |name| pattern(&keyword, &name, limits))?
+            }
             "items" if value.is_array() => {
                 out.insert("prefixItems".into(), Value::Array(self.list(&keyword, value, base, place)?));
                 return Ok(());
@@ -190,8 +194,7 @@ impl Rewriter<'_> {
                 value.clone()
             }
             "pattern" => {
-                let pattern = keyword.string(value)?;
-                json!(translate(pattern).map_err(|what| keyword.refused(format!("{what} in {pattern:?}")))?)
+                json!(pattern(&keyword, keyword.string(value)?, self.limits)?)
             }
             "format" => {
                 let name = keyword.string(value)?;
@@ -273,7 +276,7 @@ impl Rewriter<'_> {
         value: &Value,
         base: &str,
         place: &mut Place,
-        key: impl Fn(String) -> Result<String, String>,
+        key: impl Fn(String) -> Result<String, Error>,
     ) -> Result<Value, Error> {
         let (mut written, most) = (Map::new(), self.limits.properties);
         if keyword.map(value)?.len() > most {
@@ -281,7 +284,7 @@ impl Rewriter<'_> {
         }
         place.push(keyword.name.to_owned());
         for (name, value) in keyword.map(value)? {
-            let new = key(name.clone()).map_err(|what| keyword.refused(format!("{what} in {name:?}")))?;
+            let new = key(name.clone())?;
             if written.insert(new, self.child(name, value, base, place)?).is_some() {
                 return Err(keyword.refused(format!("{name:?} means the same as another pattern")));
             }
@@ -307,6 +310,24 @@ impl Rewriter<'_> {
         Ok(format!("#/$defs/{name}"))
     }
 }
+
+/// A pattern in the syntax of the engine, which parses it.
+fn pattern(keyword: &Keyword<'_>, text: &str, limits: &Limits) -> Result<String, Error> {
+    let refused = |what: String| {
+        let shown: String = text.chars().take(SHOWN).collect();
+        let more = if shown.len() < text.len() { " and so on" } else { "" };
+        keyword.refused(format!("{what} in {shown:?}{more}"))
+    };
+    let pattern = translate(text).map_err(refused)?;
+    match regex::parsed(&pattern, limits) {
+        Ok(_) => Ok(pattern),
+        Err(Fault::At(_, message)) => Err(refused(message)),
+        Err(Fault::Limit(error)) => Err(error),
+    }
+}
+
+/// Characters of a pattern that an error shows.
+const SHOWN: usize = 80;
 
 /// Adds schemas that must hold, too.
 fn all_of(out: &mut Map<String, Value>, schemas: Vec<Value>) {
