@@ -6,6 +6,7 @@
 
 mod format;
 mod keywords;
+mod locate;
 mod pattern;
 mod reference;
 mod rewrite;
@@ -45,7 +46,7 @@ pub(crate) fn prepare_text(text: &str, work: &Work<'_>) -> Result<Value, Error> 
         let message = message.split(" at line ").next().unwrap_or_default().to_owned();
         Error::Syntax { language: LANGUAGE, line, column, message }
     })?;
-    rewrite::rewrite(&schema, work).map(with_options)
+    rewrite::rewrite(&schema, work).map(with_options).map_err(|error| locate::located(error, text))
 }
 
 /// Rewrites a schema to one that the engine enforces exactly.
@@ -68,7 +69,12 @@ pub(crate) fn explain(message: &str) -> Option<Error> {
         m if m.contains("circular references") => ("$ref", "it refers to itself beside other keywords"),
         _ => return None,
     };
-    Some(Error::Keyword { keyword: keyword.into(), place: "the schema".into(), reason: reason.into() })
+    Some(Error::Keyword {
+        keyword: keyword.into(),
+        place: "the schema".into(),
+        position: None,
+        reason: reason.into(),
+    })
 }
 
 fn with_options(mut schema: Map<String, Value>) -> Value {
