@@ -110,6 +110,28 @@ fn catastrophic_schemas_are_bounded() {
     }
 }
 
+/// Each anchor and each reference keeps its address.
+#[test]
+fn long_addresses_are_refused() {
+    let long = "b".repeat(500_000);
+    let anchors: Vec<_> = (0..15_000).map(|n| format!(r#""d{n}":{{"$anchor":"a{n}"}}"#)).collect();
+    let anchors = anchors.join(",");
+    let refused = [
+        (format!(r#"{{"$id":"http://x/{long}","$defs":{{{anchors}}}}}"#), "$id"),
+        (format!(r#"{{"properties":{{"{long}":{{"$defs":{{{anchors}}}}}}}}}"#), "$anchor"),
+        (format!(r##"{{"$ref":"#/$defs/{long}","$defs":{{"{long}":{{}}}}}}"##), "$ref"),
+    ];
+    for (text, expected) in refused {
+        match cost(Source::Schema(text)) {
+            Err(Error::Keyword { keyword, reason, .. }) => {
+                assert_eq!(keyword, expected);
+                assert!(reason.ends_with("more than 4096 bytes"), "{reason}");
+            }
+            other => panic!("{expected}: {other:?}"),
+        }
+    }
+}
+
 #[test]
 fn malformed_regular_expressions_and_grammars_have_a_place() {
     let message = |source| compile(source).unwrap_err().to_string();

@@ -8,7 +8,7 @@ use super::LANGUAGE;
 use super::format::{Format, format};
 use super::keywords::{DRAFTS, REFUSED};
 use super::pattern::translate;
-use super::reference::{Place, Registry, at};
+use super::reference::{Place, Registry, at, pointer};
 use super::values::Keyword;
 use crate::regex::{self, Fault};
 use crate::work::Work;
@@ -18,7 +18,7 @@ pub(super) fn rewrite(root: &Value, work: &Work<'_>) -> Result<Map<String, Value
     check_depth(root, work.limits, 0)?;
     let mut rewriter = Rewriter {
         root,
-        registry: Registry::new(root),
+        registry: Registry::new(root)?,
         work,
         limits: work.limits,
         names: HashMap::new(),
@@ -351,10 +351,4 @@ fn check_type(keyword: &Keyword<'_>, value: &Value) -> Result<(), Error> {
         value => known(value),
     };
     if valid { Ok(()) } else { Err(keyword.invalid("a type or an array of types")) }
-}
-
-/// A place as a JSON pointer in a fragment.
-fn pointer(place: &[String]) -> String {
-    let parts = place.iter().map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1")));
-    format!("#{}", parts.collect::<String>())
 }
