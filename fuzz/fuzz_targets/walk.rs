@@ -13,7 +13,6 @@ pub fn bytes() -> &'static Vocabulary {
         let all: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
         let pieces = all.iter().map(|byte| Piece::Text(byte)).chain([Piece::Control(b"<end>")]);
         let mut limits = Limits::default();
-        limits.source_bytes = 4096;
         limits.compile_work = 200_000;
         Vocabulary::new(pieces, &[END], None, limits).unwrap()
     })

@@ -9,7 +9,8 @@ use llguidance::api::TopLevelGrammar;
 
 use crate::limits::first_line;
 use crate::trigger::Trigger;
-use crate::{Error, State, Vocabulary, gbnf, regex, schema, template};
+use crate::work::Work;
+use crate::{Error, State, Vocabulary, gbnf, lark, regex, schema, template};
 
 /// What text must look like.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,22 +55,26 @@ pub struct Constraint {
 
 impl Constraint {
     pub(crate) fn new(vocabulary: &Vocabulary, source: &Source) -> Result<Constraint, Error> {
-        // The engine recurses over chains of references and lists of properties, so it needs a deep stack. Most of its
-        // work is counted; a clock bounds the rest. A thread that is late ends by itself, without anybody waiting.
+        let (limits, running) = (&vocabulary.inner().limits, &vocabulary.inner().running);
+        let permit = running.enter(limits.compilations, limits.compile_time).ok_or_else(|| {
+            let reason = "no other compilation has ended in time".to_owned();
+            limits.exceeded("compilations", limits.compilations, reason)
+        })?;
+        // The engine recurses over chains of references and lists of properties, so it needs a deep stack. Its work is
+        // counted, and a clock bounds ours. A thread that is late ends by itself, and keeps its permit until then.
         let (send, receive) = mpsc::channel();
         let (own, text) = (vocabulary.clone(), source.clone());
-        let run = move || drop(send.send(prototype(&own, &text)));
+        let run = move || {
+            let _permit = permit;
+            drop(send.send(prototype(&own, &text)));
+        };
         let thread = std::thread::Builder::new().name("constraint".into()).stack_size(STACK_BYTES);
         let language = source.language();
         thread
             .spawn(run)
             .map_err(|error| Error::Unsupported { language, reason: format!("no thread: {error}") })?;
-        let limits = &vocabulary.inner().limits;
         let compiled = receive.recv_timeout(limits.compile_time).map_err(|error| match error {
-            RecvTimeoutError::Timeout => {
-                let allowed = limits.compile_time.as_millis() as usize;
-                limits.exceeded("compile_time", allowed, format!("the {language} takes more milliseconds"))
-            }
+            RecvTimeoutError::Timeout => limits.late(),
             RecvTimeoutError::Disconnected => {
                 Error::Unsupported { language, reason: "the engine failed".into() }
             }
@@ -97,25 +102,25 @@ impl Constraint {
     }
 }
 
-/// Stack of the thread that compiles.
-const STACK_BYTES: usize = 64 << 20;
+/// Stack of the thread that compiles: twice what unoptimised code needs for the longest chain of the default limits.
+const STACK_BYTES: usize = 128 << 20;
 
 fn prototype(vocabulary: &Vocabulary, source: &Source) -> Result<Matcher, Error> {
     let inner = vocabulary.inner();
     let (limits, language) = (&inner.limits, source.language());
+    let work = &Work::new(limits);
     let grammar = match source {
         Source::Json => TopLevelGrammar::from_json_schema(schema::any()),
         Source::JsonObject => TopLevelGrammar::from_json_schema(schema::object()),
-        Source::Schema(text) => TopLevelGrammar::from_json_schema(schema::prepare_text(text, limits)?),
+        Source::Schema(text) => TopLevelGrammar::from_json_schema(schema::prepare_text(text, work)?),
         Source::Regex(text) => TopLevelGrammar::from_lark(regex::to_lark(text, limits)?),
         Source::Lark(text) => {
-            limits.check_source(text)?;
-            limits.check_nesting(text)?;
+            lark::check(text, limits)?;
             TopLevelGrammar::from_lark(text.clone())
         }
-        Source::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text, limits)?),
+        Source::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text, work)?),
         Source::Template(part) => {
-            TopLevelGrammar::from_lark(template::to_lark(part, inner.factory.tok_env().tok_trie(), limits)?)
+            TopLevelGrammar::from_lark(template::to_lark(part, inner.factory.tok_env().tok_trie(), work)?)
         }
     };
     let refused = |message: &str| limits.named(message).unwrap_or_else(|| explain(language, source, message));

@@ -31,22 +31,26 @@ pub enum Error {
         path: String,
     },
     /// A JSON schema uses a keyword, or a value of one, that cannot be enforced exactly.
-    #[error("JSON schema keyword {keyword:?} at {place} is not supported: {reason}")]
+    #[error("JSON schema keyword {keyword:?} at {place}{} is not supported: {reason}", in_text(position))]
     Keyword {
         /// The keyword.
         keyword: String,
         /// The JSON pointer of the schema that has it, `#` for the root.
         place: String,
+        /// Line and column of the keyword, from 1, where the schema was a text of several lines.
+        position: Option<(usize, usize)>,
         /// Why, or what to use instead.
         reason: String,
     },
     /// A keyword of a JSON schema has a value that its specification does not allow.
-    #[error("JSON schema keyword {keyword:?} at {place} must be {expected}")]
+    #[error("JSON schema keyword {keyword:?} at {place}{} must be {expected}", in_text(position))]
     Invalid {
         /// The keyword.
         keyword: String,
         /// The JSON pointer of the schema that has it, `#` for the root.
         place: String,
+        /// Line and column of the keyword, from 1, where the schema was a text of several lines.
+        position: Option<(usize, usize)>,
         /// The kind of value that is allowed.
         expected: &'static str,
     },
@@ -123,10 +127,19 @@ impl Error {
         offset: usize,
         message: impl Into<String>,
     ) -> Error {
+        let (line, column) = Error::place(text, offset);
+        Error::Syntax { language, line, column, message: message.into() }
+    }
+
+    /// Line and column, from 1, of a byte of `text`.
+    pub(crate) fn place(text: &str, offset: usize) -> (usize, usize) {
         let before = &text.as_bytes()[..offset.min(text.len())];
         let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
         let start = before.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
-        let column = String::from_utf8_lossy(&before[start..]).chars().count() + 1;
-        Error::Syntax { language, line, column, message: message.into() }
+        (line, String::from_utf8_lossy(&before[start..]).chars().count() + 1)
     }
+}
+
+fn in_text(position: &Option<(usize, usize)>) -> String {
+    position.map_or_else(String::new, |(line, column)| format!(" (line {line}, column {column})"))
 }

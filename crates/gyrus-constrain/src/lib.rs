@@ -13,6 +13,7 @@
 mod constraint;
 mod error;
 mod gbnf;
+mod lark;
 mod limits;
 mod regex;
 pub mod schema;
@@ -20,6 +21,7 @@ mod state;
 pub mod template;
 mod trigger;
 mod vocabulary;
+mod work;
 
 pub use constraint::{Constraint, Source};
 pub use error::Error;

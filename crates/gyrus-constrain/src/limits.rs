@@ -25,12 +25,18 @@ pub struct Limits {
     pub repetition: usize,
     /// Rules of a GBNF grammar.
     pub rules: usize,
+    /// Groups and rules of a GBNF or Lark grammar that are inside one another, along the references from the first rule.
+    pub chain: usize,
     /// Symbols of the compiled grammar.
     pub grammar_size: usize,
-    /// Work of building the first lexer state; about 50,000 a millisecond.
+    /// Work of building the first lexer state, of comparing the lexemes of a GBNF grammar, and of large classes of characters;
+    /// about 50,000 a millisecond.
     pub compile_work: u64,
     /// Time to compile a constraint.
     pub compile_time: Duration,
+    /// Compilations of a vocabulary that run at once. Those beyond wait, at most for `compile_time`. One whose time is
+    /// over counts until the engine has stopped.
+    pub compilations: usize,
     /// Work of the lexer for one mask; about 14,000 a millisecond.
     pub lexer_work: u64,
     /// Parser items made for one mask; about 20,000 a millisecond.
@@ -50,9 +56,11 @@ impl Default for Limits {
             properties: 1_000,
             repetition: 10_000,
             rules: 4_000,
+            chain: 16_000,
             grammar_size: 300_000,
             compile_work: 2_000_000,
             compile_time: Duration::from_secs(10),
+            compilations: 4,
             lexer_work: 300_000,
             parser_items: 60_000,
             ambiguity: 5_000,
@@ -70,25 +78,30 @@ impl Limits {
         Err(self.exceeded("source_bytes", self.source_bytes, format!("the text has {} bytes", text.len())))
     }
 
-    /// Refuses brackets that are nested too deeply: the engine's parsers recurse.
-    pub(crate) fn check_nesting(&self, text: &str) -> Result<(), Error> {
-        let mut depth = 0usize;
-        for byte in text.bytes() {
-            match byte {
-                b'(' | b'[' | b'{' => depth += 1,
-                b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-            self.check_depth(depth)?;
-        }
-        Ok(())
-    }
-
     pub(crate) fn check_depth(&self, depth: usize) -> Result<(), Error> {
         if depth <= self.depth {
             return Ok(());
         }
         Err(self.exceeded("depth", self.depth, "brackets or sub-schemas are nested more deeply".to_owned()))
+    }
+
+    /// Refuses nesting that is too deep at a byte of `text`.
+    pub(crate) fn check_depth_at(&self, depth: usize, text: &str, offset: usize) -> Result<(), Error> {
+        if depth <= self.depth {
+            return Ok(());
+        }
+        let (line, column) = Error::place(text, offset);
+        Err(self.exceeded("depth", self.depth, format!("line {line}, column {column} is nested more deeply")))
+    }
+
+    /// Refuses a class of characters at a byte of `text` that takes the engine's parser too long.
+    pub(crate) fn check_class(&self, ranges: u64, text: &str, offset: usize) -> Result<(), Error> {
+        if ranges.saturating_mul(ranges) / (2 * SORTED_PER_UNIT) <= self.compile_work {
+            return Ok(());
+        }
+        let (line, column) = Error::place(text, offset);
+        let reason = format!("the class at line {line}, column {column} has {ranges} ranges");
+        Err(self.exceeded("compile_work", self.compile_work as usize, reason))
     }
 
     pub(crate) fn check_repetition(&self, count: u64, what: &str) -> Result<(), Error> {
@@ -100,6 +113,12 @@ impl Limits {
 
     pub(crate) fn exceeded(&self, limit: &'static str, allowed: usize, reason: String) -> Error {
         Error::Limit { limit, allowed: allowed as u64, reason }
+    }
+
+    /// A compilation has taken too long.
+    pub(crate) fn late(&self) -> Error {
+        let allowed = self.compile_time.as_millis() as usize;
+        self.exceeded("compile_time", allowed, "the compilation takes more milliseconds".to_owned())
     }
 
     pub(crate) fn engine(&self) -> ParserLimits {
@@ -123,6 +142,12 @@ impl Limits {
             limit("grammar_size", self.grammar_size)
         } else if has("initial lexer configuration") || has("lexer precomputation failed") || has("fuel") {
             limit("compile_work", self.compile_work as usize)
+        } else if has("grammar.symbols.len()") {
+            // An assertion of the engine, which numbers symbols with 16 bits.
+            let reason = "the grammar has more symbols than the engine can number, 65,525".to_owned();
+            Some(self.exceeded("grammar_size", self.grammar_size, reason))
+        } else if has("too deeply nested") || has("maximum number of nested") {
+            limit("depth", self.depth)
         } else if has("schema too large") || has("stack level exceeded") {
             limit("schemas", self.schemas)
         } else {
@@ -147,6 +172,10 @@ impl Limits {
         }
     }
 }
+
+/// Ranges of a class of characters that the parser of regular expressions passes over in the time of a unit of
+/// [`Limits::compile_work`]. It sorts them again with each one.
+pub(crate) const SORTED_PER_UNIT: u64 = 100;
 
 /// The first line of an engine's message, without its state.
 pub(crate) fn first_line(message: &str) -> String {

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use toktrie::TokTrie;
 
-use crate::{Error, Limits, regex, schema};
+use crate::work::Work;
+use crate::{Error, regex, schema};
 
 /// A part of a text in a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,16 +43,16 @@ impl Part {
 }
 
 /// The grammar of a part, in Lark.
-pub(crate) fn to_lark(part: &Part, trie: &TokTrie, limits: &Limits) -> Result<String, Error> {
-    let mut writer = Writer { trie, limits, out: String::new(), rules: 0 };
+pub(crate) fn to_lark(part: &Part, trie: &TokTrie, work: &Work<'_>) -> Result<String, Error> {
+    let mut writer = Writer { trie, work, out: String::new(), rules: 0 };
     let start = writer.part(part, 0)?;
-    limits.check_source(&writer.out)?;
+    work.limits.check_source(&writer.out)?;
     Ok(format!("start: {start}\n{}", writer.out))
 }
 
 struct Writer<'a> {
     trie: &'a TokTrie,
-    limits: &'a Limits,
+    work: &'a Work<'a>,
     out: String,
     rules: usize,
 }
@@ -59,7 +60,7 @@ struct Writer<'a> {
 impl Writer<'_> {
     /// An expression for the part. Rules that it needs are appended to the output.
     fn part(&mut self, part: &Part, depth: usize) -> Result<String, Error> {
-        self.limits.check_depth(depth)?;
+        self.work.limits.check_depth(depth)?;
         let all = |writer: &mut Self, parts: &[Part]| {
             parts.iter().map(|part| writer.part(part, depth + 1)).collect::<Result<Vec<_>, _>>()
         };
@@ -70,17 +71,19 @@ impl Writer<'_> {
                 None => quoted(name),
             },
             Part::Schema(text) => {
-                let schema = schema::prepare_text(text, self.limits)?;
+                let schema = schema::prepare_text(text, self.work)?;
                 self.rule(&format!("%json {schema}"))
             }
-            Part::Regex(text) => format!("/{}/", regex::checked(text, self.limits)?),
+            Part::Regex(text) => format!("/{}/", regex::checked(text, self.work.limits)?),
             Part::Sequence(parts) => format!("({})", all(self, parts)?.join(" ")),
             Part::Choice(parts) => {
                 let body = all(self, parts)?.join(" | ");
                 self.rule(&body)
             }
             Part::Repeat { part, min, max } => {
-                self.limits.check_repetition(max.unwrap_or(0).max(*min) as u64, "a count of a template")?;
+                self.work
+                    .limits
+                    .check_repetition(max.unwrap_or(0).max(*min) as u64, "a count of a template")?;
                 let body = self.part(part, depth + 1)?;
                 let body = self.rule(&body);
                 let max = max.map_or(String::new(), |max| max.to_string());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use llguidance::ParserFactory;
 use toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 
+use crate::work::Running;
 use crate::{Constraint, Error, Limits, Source};
 
 /// What a token of a vocabulary prints.
@@ -32,6 +33,7 @@ pub struct Vocabulary {
 pub(crate) struct Inner {
     pub(crate) factory: ParserFactory,
     pub(crate) limits: Limits,
+    pub(crate) running: Running,
     /// The text of each token, also of control tokens.
     texts: Texts,
     pub(crate) ends: Vec<u32>,
@@ -133,7 +135,15 @@ impl Vocabulary {
             .map_err(|error| Error::Vocabulary(error.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = limits.engine();
-        Ok(Vocabulary { inner: Arc::new(Inner { factory, limits, texts, ends: ends.to_vec() }) })
+        Ok(Vocabulary {
+            inner: Arc::new(Inner {
+                factory,
+                limits,
+                running: Running::default(),
+                texts,
+                ends: ends.to_vec(),
+            }),
+        })
     }
 
     /// Compiles a constraint.

@@ -40,6 +40,8 @@ fn every_element_has_its_meaning() {
     check("root ::= rule-1 rule_2\nrule-1 ::= \"1\"\nrule_2 ::= \"2\"", &["12"], &["1"]);
     check("root ::= \"a\"*\"b\"", &["b", "aab"], &["a"]);
     check("root ::= ((\"a\"?)*)+", &["", "aaa"], &["b"]);
+    check("root ::= \"a\"?? \"b\"+? \"c\"{2}{2}", &["cccc", "abbcccc"], &["aacccc", "ccc"]);
+    check("root ::= \"a\"{2}{1,2} \"b\"{3}? \"c\"{2,}{0}", &["aa", "aaaabbb"], &["aaa", "aab", "aacc"]);
     check("root ::= \"\"", &[""], &["a"]);
     check("root ::= [ぁ-ゟ]+ \"。\"", &["あい。"], &["。", "ア。"]);
 }
@@ -123,7 +125,20 @@ fn masks_never_lead_into_a_rule_without_end() {
 #[test]
 fn large_grammars_are_bounded() {
     let nested = format!("root ::= {}\"a\"{}", "(".repeat(500), ")".repeat(500));
-    assert!(matches!(gbnf(&nested), Err(Error::Limit { limit: "depth", .. })));
+    assert_eq!(
+        gbnf(&nested).unwrap_err().to_string(),
+        "the constraint exceeds the limit `depth` of 64: line 1, column 75 is nested more deeply"
+    );
+    // Operators behind operators are one, or nested.
+    for operators in ["?", "?*+", "{0,1}{0,}"] {
+        let stacked = format!("root ::= \"a\"{}", operators.repeat(1_000_000 / operators.len()));
+        let constraint = gbnf(&stacked).unwrap_or_else(|error| panic!("{operators}: {error}"));
+        assert!(accepts(&constraint, "a") && !accepts(&constraint, "b"), "{operators}");
+    }
+    let gaps = format!("root ::= \"a\"{}", "{2}?".repeat(1000));
+    assert!(matches!(gbnf(&gaps), Err(Error::Limit { limit: "depth", .. })));
+    let both = format!("root ::= {}\"a\"{}", "(\"b\" ".repeat(40), "){2}?".repeat(40));
+    assert!(matches!(gbnf(&both), Err(Error::Limit { limit: "depth", .. })));
     let many: String = (0..5000).map(|n| format!("r{n} ::= \"a\"\n")).collect();
     assert!(matches!(gbnf(&format!("root ::= r1\n{many}")), Err(Error::Limit { limit: "rules", .. })));
     // Each rule doubles the one before.
@@ -135,6 +150,99 @@ fn large_grammars_are_bounded() {
     let start = std::time::Instant::now();
     let constraint = gbnf(&format!("root ::= r0 root | \"z\"\n{chain}r3000 ::= \"a\" root"));
     assert!(start.elapsed().as_secs() < 10, "{:?}", constraint.map(drop));
+}
+
+/// Grammars that are deeper than the engine's parsers of regular expressions and Lark take.
+#[test]
+fn deep_grammars_are_written_as_several_rules() {
+    // A regular expression of a hundred optional parts inside one another.
+    let chain: String = (0..100).map(|n| format!("r{n} ::= \"a\" r{}?\n", n + 1)).collect();
+    let (most, more) = ("a".repeat(100) + "z", "a".repeat(101));
+    check(&format!("root ::= r0\n{chain}r100 ::= \"z\""), &["a", "aaa", &most], &["", "z", "az", &more]);
+    // Groups around a recursive part: each is two in Lark.
+    for groups in [11, 12, 13, 25, 60] {
+        let grammar = format!(
+            "root ::= {}\"(\" root \")\"{} \"y\" | \"z\"",
+            "(\"a\" | \"b\" ".repeat(groups),
+            ")?".repeat(groups)
+        );
+        let inner = format!("{}(z)y", "b".repeat(groups));
+        let twice = format!("{}({inner})y", "b".repeat(groups));
+        let missing = format!("{}(z)y", "b".repeat(groups - 1));
+        check(&grammar, &["z", "y", "ay", "by", "bay", &inner, &twice], &["", "a", "zy", &missing, "(z)y"]);
+    }
+}
+
+/// What the engine recurses over is bounded, in GBNF and in Lark.
+#[test]
+fn long_chains_of_groups_and_rules_name_their_limit() {
+    let is_chain = |result: Result<_, Error>| match result {
+        Err(Error::Limit { limit, .. }) => assert_eq!(limit, "chain"),
+        other => panic!("{:?}", other.map(|_: gyrus_constrain::Constraint| ())),
+    };
+    let rule = |n: usize| {
+        let (open, close) = ("(\"a\" | \"b\" ".repeat(10), ")?".repeat(10));
+        format!("r{n} ::= {open}\"x\" r{}{close}\n", n + 1)
+    };
+    let chain: String = (0..1500).map(rule).collect();
+    is_chain(gbnf(&format!("root ::= r0\n{chain}r1500 ::= \"z\" root")));
+    for (name, start) in [("r", "r0"), ("R", "R0")] {
+        for (rules, groups) in [(15_000, 0), (30_000, 0), (550, 27), (1_200, 27)] {
+            let (open, close) = ("(".repeat(groups), ")".repeat(groups));
+            let lines: String =
+                (0..rules).map(|n| format!("{name}{n}: {open}\"x\" {name}{}{close}\n", n + 1)).collect();
+            let result = compile(Source::Lark(format!("start: {start}\n{lines}{name}{rules}: \"z\"")));
+            if rules * (groups + 1) < 16_000 {
+                assert!(result.is_ok(), "{rules} rules of {groups} groups");
+            } else {
+                is_chain(result);
+            }
+        }
+    }
+    let error = compile(Source::Lark("start: ".to_owned() + &"(".repeat(40) + "\"a\"" + &")".repeat(40)));
+    let message = error.unwrap_err().to_string();
+    assert!(message.starts_with("the constraint exceeds the limit `depth` of 64: 1("), "{message}");
+}
+
+/// Passes over a grammar whose time would grow faster than its text.
+#[test]
+fn costly_grammars_end_soon() {
+    let characters: String = (0..10_000).filter_map(|n| char::from_u32(0x4e00 + 2 * n)).collect();
+    let grammars = [
+        // Classes of many ranges, many times: they are compared with one another.
+        format!("root ::= \"(\" root \")\" | {}\nr ::= [{characters}]", "r ".repeat(1000)),
+        // Repetitions of nothing, which are copied.
+        format!("root ::= \"(\" root \")\" | {}\"\"{} \"x\"", "(".repeat(20), "){24}".repeat(20)),
+        format!(
+            "root ::= \"(\" root \")\" | {}n{} \"x\"\nn ::= \"\" \"\"",
+            "(".repeat(20),
+            " n){24}".repeat(20)
+        ),
+        // Lexemes that do not meet, all compared.
+        format!(
+            "root ::= {} | \"z\"",
+            (0..20_000)
+                .map(|n| format!("[{0}] root \"{0}\"", char::from_u32(0x4e00 + n).unwrap()))
+                .collect::<Vec<_>>()
+                .join(" | ")
+        ),
+        // More symbols than the engine can number.
+        format!("root ::= {} root | \"z\"", "\"ab\" [c-e]? ".repeat(25_000)),
+    ];
+    let many: String = (0..100_000).filter_map(|n| char::from_u32(0x20000 + 2 * n)).collect();
+    assert_eq!(
+        gbnf(&format!("root ::=\n[{many}]")).unwrap_err().to_string(),
+        "the constraint exceeds the limit `compile_work` of 2000000: the class at line 2, column 1 has 100000 ranges"
+    );
+    for grammar in grammars {
+        let start = std::time::Instant::now();
+        match gbnf(&grammar).map(drop) {
+            Ok(()) => {}
+            Err(Error::Limit { limit, .. }) => assert_ne!(limit, "compile_time", "{grammar:.100}"),
+            Err(error) => panic!("{grammar:.100}: {error}"),
+        }
+        println!("{:?} {grammar:.60}", start.elapsed());
+    }
 }
 
 /// A grammar, or the file of one, with texts that it accepts and rejects.

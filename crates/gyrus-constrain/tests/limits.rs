@@ -45,6 +45,12 @@ fn large_sources_and_counts_name_their_limit() {
     assert_eq!(limit(Source::Schema(nested)), "depth");
     assert_eq!(limit(Source::Regex("a{100000000}".into())), "repetition");
     assert_eq!(limit(Source::Schema(r#"{"type":"string","maxLength":1e9}"#.into())), "repetition");
+    assert_eq!(limit(Source::Schema(r#"{"pattern":"a{20000}"}"#.into())), "repetition");
+    // The engine's parser makes all ranges of each class, and sorts those of a class again for each.
+    assert_eq!(limit(Source::Regex(r"\w".repeat(400_000))), "compile_work");
+    let characters: String = (0..200_000).rev().filter_map(|n| char::from_u32(0x20000 + 2 * n)).collect();
+    assert_eq!(limit(Source::Regex(format!("[{characters}]"))), "compile_work");
+    assert_eq!(limit(Source::Schema(format!(r#"{{"pattern":"[{characters}]"}}"#))), "compile_work");
     let names: Vec<_> = (0..2000).map(|n| format!("\"p{n}\":{{}}")).collect();
     assert_eq!(limit(Source::Schema(format!("{{\"properties\":{{{}}}}}", names.join(",")))), "properties");
     let many = vec!["{}"; 30_000].join(",");
@@ -104,6 +110,28 @@ fn catastrophic_schemas_are_bounded() {
     }
 }
 
+/// Each anchor and each reference keeps its address.
+#[test]
+fn long_addresses_are_refused() {
+    let long = "b".repeat(500_000);
+    let anchors: Vec<_> = (0..15_000).map(|n| format!(r#""d{n}":{{"$anchor":"a{n}"}}"#)).collect();
+    let anchors = anchors.join(",");
+    let refused = [
+        (format!(r#"{{"$id":"http://x/{long}","$defs":{{{anchors}}}}}"#), "$id"),
+        (format!(r#"{{"properties":{{"{long}":{{"$defs":{{{anchors}}}}}}}}}"#), "$anchor"),
+        (format!(r##"{{"$ref":"#/$defs/{long}","$defs":{{"{long}":{{}}}}}}"##), "$ref"),
+    ];
+    for (text, expected) in refused {
+        match cost(Source::Schema(text)) {
+            Err(Error::Keyword { keyword, reason, .. }) => {
+                assert_eq!(keyword, expected);
+                assert!(reason.ends_with("more than 4096 bytes"), "{reason}");
+            }
+            other => panic!("{expected}: {other:?}"),
+        }
+    }
+}
+
 #[test]
 fn malformed_regular_expressions_and_grammars_have_a_place() {
     let message = |source| compile(source).unwrap_err().to_string();
@@ -115,6 +143,13 @@ fn malformed_regular_expressions_and_grammars_have_a_place() {
     );
     assert_eq!(regex(r"a\bc"), "regex, line 1, column 2: a word boundary is not supported");
     assert_eq!(regex("a^b"), "regex, line 1, column 2: an anchor inside the expression is not supported");
+    assert_eq!(regex("x\n(a|\\p{Foo})"), "regex, line 2, column 4: Unicode property not found");
+    assert_eq!(regex("[\\p{Script=Foo}]"), "regex, line 1, column 2: Unicode property value not found");
+    let nested = format!("\n{}a{}", "(".repeat(500), ")".repeat(500));
+    assert_eq!(
+        regex(&nested),
+        "the constraint exceeds the limit `depth` of 64: line 2, column 64 is nested more deeply"
+    );
     assert!(compile(Source::Regex("^ab$".into())).is_ok());
     let lark = |text: &str| message(Source::Lark(text.into()));
     assert!(lark("start: a\n%%").starts_with("Lark, line 2, column 2: "), "{}", lark("start: a\n%%"));

@@ -97,6 +97,9 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
         (r#"{"x-guidance":{"lenient":true}}"#, "x-guidance", "#"),
         (r#"{"pattern":"(?=a)"}"#, "pattern", "#"),
         (r#"{"patternProperties":{"\\bx":{}}}"#, "patternProperties", "#"),
+        (r#"{"items":{"pattern":"a("}}"#, "pattern", "#/items"),
+        (r#"{"pattern":"\\p{Foo}"}"#, "pattern", "#"),
+        (r#"{"patternProperties":{"a)":{}}}"#, "patternProperties", "#"),
         (r#"{"format":"idn-email"}"#, "format", "#"),
         (r#"{"const":"a\u0000"}"#, "const", "#"),
         (r#"{"maximum":18446744073709551615}"#, "maximum", "#"),
@@ -122,8 +125,15 @@ fn malformed_schemas_are_errors_with_a_place() {
         message(r#"{"type":"text"}"#),
         r##"JSON schema keyword "type" at # must be a type or an array of types"##
     );
-    let place = r##"JSON schema keyword "minItems" at #/items must be a non-negative integer"##;
-    assert_eq!(message(r#"{"items":{"minItems":-1}}"#), place);
+    let place =
+        r##"JSON schema keyword "minItems" at #/items (line 2, column 11) must be a non-negative integer"##;
+    assert_eq!(message("{\n \"items\":{\"minItems\":-1}}"), place);
+    let refused = r##"JSON schema keyword "not" at #/anyOf/1 (line 3, column 4) is not supported: list what is allowed instead"##;
+    assert_eq!(message("{\"anyOf\":[\n{\"title\":\"not\"},\n  {\"not\":{}}]}"), refused);
+    assert_eq!(
+        message("{\"items\":\n7}"),
+        r##"JSON schema keyword "items" at #/items (line 2, column 1) must be a schema: an object or boolean"##
+    );
     assert_eq!(message("false"), "no text satisfies the JSON schema: it is false");
     assert_eq!(message(r##"{"$ref":"#"}"##), "no text satisfies the JSON schema: no token can come first");
     assert!(matches!(schema("[]"), Err(Error::Invalid { .. })));

@@ -8,21 +8,48 @@ use gyrus_text::{Special, TokenKind, Tokenizer};
 use crate::Error;
 use crate::serving::TokenMask;
 
-/// Compiled constraints that are kept. Requests often repeat one.
+/// Compiled constraints that are kept, and as many that were refused. Requests often repeat one.
 const KEPT: usize = 16;
 
 /// Compiles constraints for a model's vocabulary, which is prepared when the first one is asked for.
 #[derive(Default)]
 pub(crate) struct Constraints {
     vocabulary: OnceLock<Result<Vocabulary, gyrus_constrain::Error>>,
-    /// The latest one is the last.
-    kept: Mutex<Vec<Kept>>,
+    compiled: Latest<(Source, Option<&'static str>), Constraint>,
+    /// Apart from the others, so that requests that fail push none of them out.
+    refused: Latest<Source, gyrus_constrain::Error>,
 }
 
-struct Kept {
-    source: Source,
-    trigger: Option<&'static str>,
-    constraint: Constraint,
+/// The values that were used last, with what they were made from. The latest one is the last.
+struct Latest<K, V>(Mutex<Vec<(K, V)>>);
+
+impl<K, V> Default for Latest<K, V> {
+    fn default() -> Self {
+        Latest(Mutex::default())
+    }
+}
+
+impl<K: PartialEq, V: Clone> Latest<K, V> {
+    fn get(&self, key: &K) -> Option<V> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = all.iter().position(|(known, _)| known == key)?;
+        all[at..].rotate_left(1);
+        all.last().map(|(_, value)| value.clone())
+    }
+
+    fn keep(&self, key: K, value: V) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= KEPT {
+            all.remove(0);
+        }
+        all.push((key, value));
+    }
+}
+
+/// Whether the same source is refused again: not for want of time, or of a thread.
+fn is_lasting(error: &gyrus_constrain::Error) -> bool {
+    use gyrus_constrain::Error;
+    !matches!(error, Error::Limit { limit: "compile_time" | "compilations", .. } | Error::Unsupported { .. })
 }
 
 impl Constraints {
@@ -33,25 +60,21 @@ impl Constraints {
         source: &Source,
         trigger: Option<&'static str>,
     ) -> Result<Constraint, Error> {
-        let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        {
-            let mut kept = kept();
-            let same = |one: &Kept| one.source == *source && one.trigger == trigger;
-            if let Some(at) = kept.iter().position(same) {
-                let one = kept.remove(at);
-                let constraint = one.constraint.clone();
-                kept.push(one);
-                return Ok(constraint);
-            }
+        let key = (source.clone(), trigger);
+        if let Some(constraint) = self.compiled.get(&key) {
+            return Ok(constraint);
+        }
+        if let Some(error) = self.refused.get(source) {
+            return Err(error.into());
         }
         let vocabulary = self.vocabulary.get_or_init(|| vocabulary(tokenizer)).clone()?;
-        let constraint = vocabulary.compile(source)?;
+        let constraint = vocabulary.compile(source).inspect_err(|error| {
+            if is_lasting(error) {
+                self.refused.keep(source.clone(), error.clone());
+            }
+        })?;
         let constraint = trigger.map_or(constraint.clone(), |trigger| constraint.after(trigger));
-        let mut kept = kept();
-        if kept.len() >= KEPT {
-            kept.remove(0);
-        }
-        kept.push(Kept { source: source.clone(), trigger, constraint: constraint.clone() });
+        self.compiled.keep(key, constraint.clone());
         Ok(constraint)
     }
 }
@@ -127,4 +150,52 @@ fn vocabulary(tokenizer: &Arc<Tokenizer>) -> Result<Vocabulary, gyrus_constrain:
     };
     let ends: Vec<u32> = tokenizer.ends().collect();
     Vocabulary::new(pieces, &ends, Some(Box::new(encode)), Limits::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use gyrus_text::gguf;
+
+    use super::*;
+
+    fn tokenizer() -> Arc<Tokenizer> {
+        let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
+        let tokens: Vec<String> = bytes.chain(["</s>".to_owned()]).collect();
+        let mut kinds = vec![TokenKind::Byte; 256];
+        kinds.push(TokenKind::Control);
+        let mut data = gguf::Vocabulary { model: "llama".into(), ..gguf::Vocabulary::default() };
+        (data.scores, data.kinds, data.tokens) = (vec![0.0; tokens.len()], kinds, tokens);
+        (data.ids.eos, data.add_bos) = (Some(256), Some(false));
+        Arc::new(Tokenizer::new(data.into_data().unwrap()).unwrap())
+    }
+
+    #[test]
+    fn refusals_are_kept_apart_from_constraints() {
+        let (constraints, tokenizer) = (Constraints::default(), tokenizer());
+        let compile = |text: String, trigger| constraints.compile(&tokenizer, &Source::Regex(text), trigger);
+        assert!(compile("yes|no".into(), None).is_ok());
+        for n in 0..3 * KEPT {
+            assert!(compile(format!("a{{{}}}", 20_000 + n), None).is_err());
+        }
+        let lengths = |constraints: &Constraints| {
+            (constraints.compiled.0.lock().unwrap().len(), constraints.refused.0.lock().unwrap().len())
+        };
+        assert_eq!(lengths(&constraints), (1, KEPT), "the compiled one is still there");
+        // A refusal that is kept is given again, without a compilation: this source would be compiled.
+        let error = gyrus_constrain::Error::Vocabulary("kept".into());
+        constraints.refused.keep(Source::Regex("maybe".into()), error);
+        let refused = compile("maybe".into(), None).unwrap_err();
+        assert_eq!(refused.to_string(), "vocabulary: kept");
+        // One that was found among those kept is the latest.
+        assert!(compile("no|yes".into(), None).is_ok() && compile("yes|no".into(), None).is_ok());
+        let latest = constraints.compiled.0.lock().unwrap().last().map(|(key, _)| key.clone());
+        assert_eq!(latest, Some((Source::Regex("yes|no".into()), None)));
+    }
+
+    #[test]
+    fn what_a_busy_machine_refuses_is_not_kept() {
+        let limit = |limit| gyrus_constrain::Error::Limit { limit, allowed: 1, reason: String::new() };
+        assert!(!is_lasting(&limit("compile_time")) && !is_lasting(&limit("compilations")));
+        assert!(is_lasting(&limit("compile_work")));
+    }
 }

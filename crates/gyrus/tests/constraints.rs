@@ -124,7 +124,7 @@ fn wrong_requests_are_refused() {
     let text = || Request::text("Once");
     assert_eq!(
         refused(text().constraint(Source::Schema("{\"type\":\n 1}".into()))),
-        "JSON schema keyword \"type\" at # must be a type or an array of types"
+        "JSON schema keyword \"type\" at # (line 1, column 2) must be a type or an array of types"
     );
     assert_eq!(
         refused(text().constraint(Source::Schema("{\n  \"type\": }".into()))),

@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+use crate::Error;
+use crate::work::Work;
+
 /// A rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rule {
@@ -33,6 +36,36 @@ impl Expr {
         Expr::Repeat { body: Box::new(body), min, max }
     }
 
+    /// A repetition of a repetition as one, where the counts of both together have no gap and are at most `most`.
+    /// Otherwise the expression as it was.
+    pub(super) fn folded(self, min: u32, max: Option<u32>, most: u64) -> Result<Expr, Expr> {
+        let Expr::Repeat { body, min: inner_min, max: inner_max } = self else { return Err(self) };
+        let (least, times) = (u64::from(inner_min), u64::from(min));
+        // Counts of `k` and of `k + 1` rounds leave the largest gap at the smallest `k`.
+        let has_no_gap = max == Some(min)
+            || match inner_max {
+                Some(inner_max) => least <= times * (u64::from(inner_max) - least) + 1,
+                None => times > 0 || least <= 1,
+            };
+        let folded_max = match (inner_max, max) {
+            (Some(0), _) | (_, Some(0)) => Some(0),
+            (Some(inner_max), Some(max)) => Some(u64::from(inner_max) * u64::from(max)),
+            _ => None,
+        };
+        let folded_min = least * times;
+        match (u32::try_from(folded_min), folded_max.map(u32::try_from).transpose()) {
+            (Ok(min), Ok(max)) if has_no_gap && folded_min.max(folded_max.unwrap_or(0)) <= most => {
+                Ok(Expr::Repeat { body, min, max })
+            }
+            _ => Err(Expr::Repeat { body, min: inner_min, max: inner_max }),
+        }
+    }
+
+    /// The parts in it, and itself.
+    pub(super) fn size(&self) -> usize {
+        self.children().iter().fold(1, |sum, part| sum + part.size())
+    }
+
     /// The parts directly inside.
     pub(super) fn children(&self) -> &[Expr] {
         match self {
@@ -54,15 +87,29 @@ impl Expr {
     }
 }
 
-/// For each rule whether it has a property that grows from its parts: repeats `holds` until nothing changes.
-pub(super) fn fixpoint(rules: &[Rule], holds: impl Fn(&Expr, &[bool]) -> bool) -> Vec<bool> {
-    let mut known = vec![false; rules.len()];
+/// A property of each rule, from those of the rules that it uses: computes it anew until nothing changes.
+pub(super) fn fixpoint<T: Copy + PartialEq>(
+    rules: &[Rule],
+    work: &Work<'_>,
+    unknown: T,
+    property: impl Fn(&Expr, &[T]) -> T,
+) -> Result<Vec<T>, Error> {
+    let mut known = vec![unknown; rules.len()];
+    let size = rules.iter().map(|rule| rule.body.size()).sum();
+    // Forwards and backwards in turn: a chain of rules in either order settles at once.
+    let mut order: Vec<usize> = (0..rules.len()).collect();
     loop {
-        let next: Vec<bool> = rules.iter().map(|rule| holds(&rule.body, &known)).collect();
-        if next == known {
-            return known;
+        work.spend(size)?;
+        order.reverse();
+        let mut changed = false;
+        for &rule in &order {
+            let next = property(&rules[rule].body, &known);
+            changed |= next != known[rule];
+            known[rule] = next;
         }
-        known = next;
+        if !changed {
+            return Ok(known);
+        }
     }
 }
 
@@ -109,6 +156,11 @@ impl Set {
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The number of ranges.
+    pub(super) fn ranges(&self) -> usize {
+        self.0.len()
     }
 
     pub(super) fn intersects(&self, other: &Set) -> bool {
@@ -192,7 +244,50 @@ impl Bytes {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// Every pair of small counts, against the counts that rounds of the inner repetition add up to.
+    #[test]
+    fn repetitions_are_folded_only_where_no_count_is_missing() {
+        let ranges: Vec<(u32, Option<u32>)> =
+            (0..5).flat_map(|min| (min..5).map(move |max| (min, Some(max))).chain([(min, None)])).collect();
+        const END: u32 = 24;
+        let counts =
+            |min: u32, max: Option<u32>| (min..=max.unwrap_or(END).min(END)).collect::<BTreeSet<_>>();
+        let (mut folded, mut kept) = (0, 0);
+        for &(m, n) in &ranges {
+            for &(p, q) in &ranges {
+                let (mut sums, mut expected) = (BTreeSet::from([0]), BTreeSet::new());
+                for round in 0..=q.unwrap_or(END) {
+                    if round >= p {
+                        expected.extend(sums.iter().copied());
+                    }
+                    let next =
+                        sums.iter().flat_map(|sum| counts(m, n).into_iter().map(move |more| sum + more));
+                    sums = next.filter(|&sum| sum <= END).collect();
+                }
+                match Expr::repeat(Expr::Ref(0), m, n).folded(p, q, 1000) {
+                    Ok(Expr::Repeat { min, max, .. }) => {
+                        folded += 1;
+                        assert_eq!(counts(min, max), expected, "{m} {n:?}, {p} {q:?}");
+                    }
+                    Ok(other) => panic!("{other:?}"),
+                    Err(_) => {
+                        kept += 1;
+                        let (first, last) = (expected.first().unwrap(), expected.last().unwrap());
+                        assert!(((last - first + 1) as usize) > expected.len(), "{m} {n:?}, {p} {q:?}");
+                    }
+                }
+            }
+        }
+        assert!(folded > 200 && kept > 20, "{folded} folded, {kept} kept");
+        assert!(
+            Expr::repeat(Expr::Ref(0), 100, Some(100)).folded(100, Some(100), 9_999).is_err(),
+            "too many"
+        );
+    }
 
     #[test]
     fn sets_are_merged_complemented_and_compared() {

@@ -4,11 +4,12 @@ use super::LANGUAGE;
 use super::ast::{Expr, Rule, fixpoint};
 use super::parser::Grammar;
 use crate::Error;
+use crate::work::Work;
 
 /// Refuses rules that can begin with themselves.
-pub(super) fn check(grammar: &Grammar, text: &str) -> Result<(), Error> {
+pub(super) fn check(grammar: &Grammar, text: &str, work: &Work<'_>) -> Result<(), Error> {
     let rules = &grammar.rules;
-    let nullable = fixpoint(rules, |body, known| body.is_nullable(known));
+    let nullable = fixpoint(rules, work, false, |body, known| body.is_nullable(known))?;
     let leading: Vec<Vec<usize>> = rules
         .iter()
         .map(|rule| {

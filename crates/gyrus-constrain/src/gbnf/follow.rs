@@ -1,6 +1,8 @@
 //! What may follow each lexeme.
 
 use super::ast::Bytes;
+use crate::Error;
+use crate::work::Work;
 
 /// A rule in lexemes.
 #[derive(Debug, Clone)]
@@ -18,6 +20,15 @@ pub(super) enum Node {
 }
 
 impl Node {
+    /// The nodes in it, and itself.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Node::Lexeme(_) | Node::Rule(_) => 1,
+            Node::Seq(parts) | Node::Alt(parts) => parts.iter().fold(1, |sum, part| sum + part.size()),
+            Node::Repeat { body, .. } => body.size() + 1,
+        }
+    }
+
     /// Appends the rules that the node uses.
     pub(super) fn rules(&self, found: &mut Vec<usize>) {
         match self {
@@ -30,25 +41,35 @@ impl Node {
 }
 
 /// For each lexeme the bytes that may come after it.
-pub(super) fn follow(rules: &[Node], first: &[Bytes]) -> Vec<Bytes> {
+pub(super) fn follow(rules: &[Node], first: &[Bytes], work: &Work<'_>) -> Result<Vec<Bytes>, Error> {
+    let size = rules.iter().map(Node::size).sum();
     let mut sets = Sets { first, rule_first: vec![(Bytes::default(), false); rules.len()] };
+    // Forwards and backwards in turn: a chain of rules in either order settles at once.
+    let mut order: Vec<usize> = (0..rules.len()).collect();
     loop {
-        let next: Vec<(Bytes, bool)> = rules.iter().map(|rule| sets.first(rule)).collect();
-        if next == sets.rule_first {
+        work.spend(size)?;
+        order.reverse();
+        let mut changed = false;
+        for &rule in &order {
+            let next = sets.first(&rules[rule]);
+            changed |= next != sets.rule_first[rule];
+            sets.rule_first[rule] = next;
+        }
+        if !changed {
             break;
         }
-        sets.rule_first = next;
     }
-    let mut after = vec![Bytes::default(); rules.len()];
+    let (mut lexemes, mut after) = (vec![Bytes::default(); first.len()], vec![Bytes::default(); rules.len()]);
     loop {
-        let (mut lexemes, mut next) = (vec![Bytes::default(); first.len()], after.clone());
-        for (rule, node) in rules.iter().enumerate() {
-            sets.visit(node, after[rule], &mut lexemes, &mut next);
+        work.spend(size)?;
+        order.reverse();
+        let before = after.clone();
+        for &rule in &order {
+            sets.visit(&rules[rule], after[rule], &mut lexemes, &mut after);
         }
-        if next == after {
-            return lexemes;
+        if after == before {
+            return Ok(lexemes);
         }
-        after = next;
     }
 }
 

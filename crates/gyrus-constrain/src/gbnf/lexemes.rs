@@ -1,83 +1,102 @@
-//! The choice of lexemes, and the grammar in Lark.
+//! The choice of lexemes.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use super::ast::{Bytes, Expr, Rule, fixpoint};
-use super::conflict::{MAX_STEPS, conflict};
+use super::conflict::{RANGES_PER_UNIT, conflict};
 use super::follow::{Node, follow};
+use super::lark;
 use super::positions::Positions;
-use crate::{Error, Limits};
+use crate::Error;
+use crate::work::Work;
 
-/// The largest expression of one lexeme, in nodes with rules copied in.
+/// The largest expression of one lexeme: nodes and ranges of characters, with rules copied in.
 const MAX_NODES: usize = 2_000;
 
+/// The deepest expression of one lexeme. The engine's parser of regular expressions has a bound of 250.
+const MAX_NESTING: usize = 240;
+
 /// Writes a grammar in Lark.
-pub(super) fn to_lark(rules: &[Rule], limits: &Limits) -> Result<String, Error> {
-    let sizes = sizes(rules);
-    let nullable = fixpoint(rules, |body, known| body.is_nullable(known));
+pub(super) fn to_lark(rules: &[Rule], work: &Work<'_>) -> Result<String, Error> {
+    // Rules without recursion settle from the leaves up; the others stay unknown.
+    let extents = fixpoint(rules, work, Extent::UNKNOWN, Extent::of)?;
+    let nullable = fixpoint(rules, work, false, |body, known| body.is_nullable(known))?;
     let mut writer = Writer {
         rules,
-        sizes,
+        work,
+        extents,
         nullable,
         split: HashSet::new(),
         lexemes: Vec::new(),
         by_regex: HashMap::new(),
     };
-    if writer.size(&rules[0].body) <= MAX_NODES {
+    if writer.extent(&rules[0].body).is_small() {
         // One lexeme cannot conflict: nothing follows it.
         let mut start = Vec::new();
         writer.lexeme(&rules[0].body, &mut start);
-        return Ok(writer.text(&[one(start, Node::Seq)]));
+        return lark::text(&[one(start, Node::Seq)], &writer.lexemes, work.limits);
     }
-    let mut steps = 0;
+    let mut ranges = work.limits.compile_work.saturating_mul(RANGES_PER_UNIT);
     loop {
         (writer.lexemes, writer.by_regex) = Default::default();
-        let nodes = writer.nodes();
-        let conflicts = writer.conflicts(&nodes, &mut steps).ok_or_else(|| {
-            limits.exceeded(
-                "grammar_size",
-                MAX_STEPS,
-                "comparing the grammar's lexemes takes more steps".into(),
-            )
+        let nodes = writer.nodes()?;
+        let conflicts = writer.conflicts(&nodes, &mut ranges)?.ok_or_else(|| {
+            let reason = "comparing the lexemes of the grammar takes more".to_owned();
+            work.limits.exceeded("compile_work", work.limits.compile_work as usize, reason)
         })?;
         if conflicts.is_empty() {
-            return Ok(writer.text(&nodes));
+            return lark::text(&nodes, &writer.lexemes, work.limits);
         }
         writer.split.extend(conflicts);
     }
 }
 
-/// The sizes of rules with all others copied in; `usize::MAX` for rules that reach a recursive one.
-fn sizes(rules: &[Rule]) -> Vec<usize> {
-    fn size(expr: &Expr, known: &[usize]) -> usize {
-        let of = match expr {
-            Expr::Ref(rule) => known[*rule],
-            other => other.children().iter().fold(0usize, |sum, part| sum.saturating_add(size(part, known))),
-        };
-        of.saturating_add(1)
+/// How large an expression is, with the rules that it uses copied in. All of it is `usize::MAX` if one is recursive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Extent {
+    /// Nodes, and ranges of their characters.
+    nodes: usize,
+    /// Levels of its regular expression, as the parser of the engine counts them.
+    nesting: usize,
+}
+
+impl Extent {
+    const UNKNOWN: Extent = Extent { nodes: usize::MAX, nesting: usize::MAX };
+
+    fn is_small(self) -> bool {
+        self.nodes <= MAX_NODES && self.nesting <= MAX_NESTING
     }
-    // Rules without recursion settle from the leaves up; the others stay unknown.
-    let mut known = vec![usize::MAX; rules.len()];
-    loop {
-        let next: Vec<usize> = rules.iter().map(|rule| size(&rule.body, &known)).collect();
-        if next == known {
-            return known;
-        }
-        known = next;
+
+    fn of(expr: &Expr, rules: &[Extent]) -> Extent {
+        let (nodes, levels) = match expr {
+            Expr::Class(set) => (set.ranges(), 2),
+            Expr::Ref(_) | Expr::Seq(_) => (1, 1),
+            // A group and what is in it.
+            Expr::Alt(_) | Expr::Repeat { .. } => (1, 2),
+        };
+        let inner = match expr {
+            Expr::Ref(rule) => rules[*rule],
+            other => other.children().iter().fold(Extent { nodes: 0, nesting: 0 }, |all, part| {
+                let part = Extent::of(part, rules);
+                Extent { nodes: all.nodes.saturating_add(part.nodes), nesting: all.nesting.max(part.nesting) }
+            }),
+        };
+        Extent { nodes: inner.nodes.saturating_add(nodes), nesting: inner.nesting.saturating_add(levels) }
     }
 }
 
 /// A lexeme.
-struct Lexeme {
-    regex: String,
-    nullable: bool,
+pub(super) struct Lexeme {
+    pub(super) regex: String,
+    pub(super) nullable: bool,
     positions: Option<Positions>,
 }
 
 struct Writer<'a> {
     rules: &'a [Rule],
-    sizes: Vec<usize>,
+    work: &'a Work<'a>,
+    extents: Vec<Extent>,
     nullable: Vec<bool>,
     /// Expressions, as regular expressions, that must not be one lexeme.
     split: HashSet<String>,
@@ -91,74 +110,91 @@ fn one(mut nodes: Vec<Node>, list: impl Fn(Vec<Node>) -> Node) -> Node {
 }
 
 impl Writer<'_> {
-    fn size(&self, expr: &Expr) -> usize {
-        match expr {
-            Expr::Ref(rule) => self.sizes[*rule].saturating_add(1),
-            other => other.children().iter().fold(1usize, |sum, part| sum.saturating_add(self.size(part))),
-        }
+    fn extent(&self, expr: &Expr) -> Extent {
+        Extent::of(expr, &self.extents)
     }
 
     /// Whether an expression may be one lexeme.
-    fn is_whole(&self, expr: &Expr) -> bool {
-        self.size(expr) <= MAX_NODES
-            && (matches!(expr, Expr::Class(_)) || !self.split.contains(&regex(expr, self.rules)))
+    fn is_whole(&self, expr: &Expr) -> Result<bool, Error> {
+        let extent = self.extent(expr);
+        self.work.spend(expr.size() + if extent.is_small() { extent.nodes } else { 0 })?;
+        let may_be =
+            |expr: &Expr| matches!(expr, Expr::Class(_)) || !self.split.contains(&regex(expr, self.rules));
+        Ok(extent.is_small() && may_be(expr))
     }
 
     /// The rules in lexemes. Those that are not used stay empty.
-    fn nodes(&mut self) -> Vec<Node> {
+    fn nodes(&mut self) -> Result<Vec<Node>, Error> {
         let mut nodes = vec![Node::Seq(Vec::new()); self.rules.len()];
         let (mut seen, mut pending) = (vec![false; nodes.len()], vec![0]);
         while let Some(rule) = pending.pop() {
             if !std::mem::replace(&mut seen[rule], true) {
-                nodes[rule] = self.node(&self.rules[rule].body);
+                nodes[rule] = self.node(&self.rules[rule].body)?;
                 nodes[rule].rules(&mut pending);
             }
         }
-        nodes
+        Ok(nodes)
     }
 
     /// The expression in lexemes as large as possible.
-    fn node(&mut self, expr: &Expr) -> Node {
+    fn node(&mut self, expr: &Expr) -> Result<Node, Error> {
         let mut nodes = Vec::new();
-        if self.is_whole(expr) {
+        if self.is_whole(expr)? {
             self.lexeme(expr, &mut nodes);
-            return one(nodes, Node::Seq);
+            return Ok(one(nodes, Node::Seq));
         }
         match expr {
             Expr::Class(_) => self.lexeme(expr, &mut nodes),
-            Expr::Ref(rule) => return Node::Rule(*rule),
+            Expr::Ref(rule) => return Ok(Node::Rule(*rule)),
             Expr::Seq(parts) => {
-                for run in self.runs(parts) {
+                for run in self.runs(parts)? {
                     let whole = Expr::Seq(run.to_vec());
-                    if run.len() > 1 && run.len() < parts.len() && self.is_whole(&whole) {
+                    if run.len() > 1 && run.len() < parts.len() && self.is_whole(&whole)? {
                         self.lexeme(&whole, &mut nodes);
                     } else {
-                        nodes.extend(run.iter().map(|part| self.node(part)));
+                        for part in run {
+                            nodes.push(self.node(part)?);
+                        }
                     }
                 }
             }
             Expr::Alt(parts) => {
-                let (regular, others): (Vec<_>, Vec<_>) =
-                    parts.iter().cloned().partition(|part| self.is_whole(part));
-                let whole = Expr::Alt(regular.clone());
-                if regular.len() > 1 && !others.is_empty() && self.is_whole(&whole) {
-                    nodes.push(self.node(&whole));
-                } else {
-                    nodes.extend(regular.iter().map(|part| self.node(part)));
+                let (mut regular, mut others) = (Vec::new(), Vec::new());
+                for part in parts {
+                    let list = if self.is_whole(part)? { &mut regular } else { &mut others };
+                    list.push(part.clone());
                 }
-                nodes.extend(others.iter().map(|part| self.node(part)));
-                return one(nodes, Node::Alt);
+                let whole = Expr::Alt(regular);
+                if whole.children().len() > 1 && !others.is_empty() && self.is_whole(&whole)? {
+                    nodes.push(self.node(&whole)?);
+                } else {
+                    for part in whole.children() {
+                        nodes.push(self.node(part)?);
+                    }
+                }
+                for part in &others {
+                    nodes.push(self.node(part)?);
+                }
+                return Ok(one(nodes, Node::Alt));
             }
             Expr::Repeat { body, min, max } => {
-                return Node::Repeat { body: Box::new(self.node(body)), min: *min, max: *max };
+                return Ok(Node::Repeat { body: Box::new(self.node(body)?), min: *min, max: *max });
             }
         }
-        one(nodes, Node::Seq)
+        Ok(one(nodes, Node::Seq))
     }
 
     /// The parts of a sequence, consecutive ones that may be in lexemes together.
-    fn runs<'e>(&self, parts: &'e [Expr]) -> Vec<&'e [Expr]> {
-        parts.chunk_by(|a, b| self.is_whole(a) && self.is_whole(b)).collect()
+    fn runs<'e>(&self, parts: &'e [Expr]) -> Result<Vec<&'e [Expr]>, Error> {
+        let whole = parts.iter().map(|part| self.is_whole(part)).collect::<Result<Vec<_>, _>>()?;
+        let mut runs = Vec::new();
+        let mut rest = parts;
+        for run in whole.chunk_by(|a, b| *a && *b) {
+            let (head, tail) = rest.split_at(run.len());
+            runs.push(head);
+            rest = tail;
+        }
+        Ok(runs)
     }
 
     /// Appends a lexeme, optional if it may be empty. The empty expression needs none.
@@ -181,62 +217,35 @@ impl Writer<'_> {
         });
     }
 
-    /// The lexemes to split, as regular expressions. `None` if the comparison takes too long.
-    fn conflicts(&self, nodes: &[Node], steps: &mut usize) -> Option<Vec<String>> {
+    /// The lexemes to split, as regular expressions. `None` if the comparison takes too many ranges of characters.
+    fn conflicts(&self, nodes: &[Node], ranges: &mut u64) -> Result<Option<Vec<String>>, Error> {
         let is_too_large = |lexeme: &&Lexeme| lexeme.positions.is_none();
         let large: Vec<String> =
             self.lexemes.iter().filter(is_too_large).map(|lexeme| lexeme.regex.clone()).collect();
         if !large.is_empty() {
-            return Some(large);
+            return Ok(Some(large));
         }
         let first: Vec<Bytes> = self
             .lexemes
             .iter()
             .map(|lexeme| lexeme.positions.as_ref().map_or(Bytes::default(), Positions::first_bytes))
             .collect();
-        let follow = follow(nodes, &first);
+        let follow = follow(nodes, &first, self.work)?;
         let mut found = Vec::new();
         for long in &self.lexemes {
             for (short, &follow) in self.lexemes.iter().zip(&follow) {
-                if let (Some(short), Some(automaton)) = (&short.positions, &long.positions)
-                    && conflict(short, follow, automaton, steps)?
-                {
-                    found.push(long.regex.clone());
-                    break;
+                let (Some(short), Some(automaton)) = (&short.positions, &long.positions) else { continue };
+                match conflict(short, follow, automaton, ranges) {
+                    None => return Ok(None),
+                    Some(false) => {}
+                    Some(true) => {
+                        found.push(long.regex.clone());
+                        break;
+                    }
                 }
             }
         }
-        Some(found)
-    }
-
-    /// The grammar in Lark.
-    fn text(&self, nodes: &[Node]) -> String {
-        let mut out = String::from("start: r0\n");
-        // Writing to a string cannot fail.
-        let used = |node: &Node| !matches!(node, Node::Seq(parts) if parts.is_empty());
-        for (index, node) in nodes.iter().enumerate().filter(|(index, node)| *index == 0 || used(node)) {
-            let _ = writeln!(out, "r{index}: {}", written(node));
-        }
-        for (index, lexeme) in self.lexemes.iter().enumerate() {
-            let nonempty = if lexeme.nullable { " & /(?s:.)+/" } else { "" };
-            let _ = writeln!(out, "T{index}: /{}/{nonempty}", lexeme.regex);
-        }
-        out
-    }
-}
-
-fn written(node: &Node) -> String {
-    let all = |parts: &[Node], between: &str| parts.iter().map(written).collect::<Vec<_>>().join(between);
-    match node {
-        Node::Lexeme(index) => format!("T{index}"),
-        Node::Rule(index) => format!("r{index}"),
-        Node::Seq(parts) if parts.is_empty() => "\"\"".into(),
-        Node::Seq(parts) => format!("({})", all(parts, " ")),
-        Node::Alt(parts) => format!("({})", all(parts, " | ")),
-        Node::Repeat { body, min: 0, max: None } => format!("({})*", written(body)),
-        Node::Repeat { body, min: 0, max: Some(1) } => format!("({})?", written(body)),
-        Node::Repeat { body, min, max: None } => format!("({}){{{min},}}", written(body)),
-        Node::Repeat { body, min, max: Some(max) } => format!("({}){{{min},{max}}}", written(body)),
+        Ok(Some(found))
     }
 }
 

@@ -10,6 +10,7 @@ mod ast;
 mod check;
 mod conflict;
 mod follow;
+mod lark;
 mod lexemes;
 mod parser;
 mod positions;
@@ -17,16 +18,17 @@ mod simplify;
 #[cfg(test)]
 mod tests;
 
-use crate::{Error, Limits};
+use crate::Error;
+use crate::work::Work;
 
 /// What errors call it.
 const LANGUAGE: &str = "GBNF";
 
 /// The grammar in Lark.
-pub(crate) fn to_lark(text: &str, limits: &Limits) -> Result<String, Error> {
-    limits.check_source(text)?;
-    let grammar = parser::parse(text, limits)?;
-    check::check(&grammar, text)?;
-    let grammar = simplify::simplify(grammar)?;
-    lexemes::to_lark(&grammar, limits)
+pub(crate) fn to_lark(text: &str, work: &Work<'_>) -> Result<String, Error> {
+    work.limits.check_source(text)?;
+    let grammar = parser::parse(text, work.limits)?;
+    check::check(&grammar, text, work)?;
+    let grammar = simplify::simplify(grammar, work)?;
+    lexemes::to_lark(&grammar, work)
 }

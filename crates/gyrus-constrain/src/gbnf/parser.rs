@@ -128,7 +128,7 @@ impl Parser<'_> {
             return self.expected("\"::=\"");
         }
         self.space(true);
-        let body = self.alternatives(0)?;
+        let (body, _) = self.alternatives(0)?;
         if !matches!(self.peek(), None | Some('\n' | '\r')) {
             return self.expected("an element or the end of the line");
         }
@@ -141,27 +141,39 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn alternatives(&mut self, depth: usize) -> Result<Expr, Error> {
-        self.limits.check_depth(depth)?;
-        let mut all = vec![self.sequence(depth)?];
+    /// The expression, and how deeply groups and repetitions are nested in it.
+    fn alternatives(&mut self, depth: usize) -> Result<(Expr, usize), Error> {
+        self.check_depth(depth)?;
+        let (first, mut height) = self.sequence(depth)?;
+        let mut all = vec![first];
         while self.eat("|") {
             self.space(true);
-            all.push(self.sequence(depth)?);
+            let (next, inner) = self.sequence(depth)?;
+            all.push(next);
+            height = height.max(inner);
         }
-        Ok(if all.len() == 1 { all.remove(0) } else { Expr::Alt(all) })
+        Ok((if all.len() == 1 { all.remove(0) } else { Expr::Alt(all) }, height))
     }
 
-    fn sequence(&mut self, depth: usize) -> Result<Expr, Error> {
-        let mut parts = Vec::new();
-        while let Some(part) = self.element(depth)? {
-            parts.push(self.repetitions(part)?);
+    fn sequence(&mut self, depth: usize) -> Result<(Expr, usize), Error> {
+        let (mut parts, mut height) = (Vec::new(), 0);
+        while let Some((part, inner)) = self.element(depth)? {
+            let (part, inner) = self.repetitions(part, inner, depth)?;
+            parts.push(part);
+            height = height.max(inner);
             self.space(depth > 0);
         }
-        Ok(if parts.len() == 1 { parts.remove(0) } else { Expr::Seq(parts) })
+        Ok((if parts.len() == 1 { parts.remove(0) } else { Expr::Seq(parts) }, height))
     }
 
-    fn element(&mut self, depth: usize) -> Result<Option<Expr>, Error> {
+    /// Refuses what is nested too deeply at this place: all that follows recurses over the tree.
+    fn check_depth(&self, depth: usize) -> Result<(), Error> {
+        self.limits.check_depth_at(depth, self.text, self.at)
+    }
+
+    fn element(&mut self, depth: usize) -> Result<Option<(Expr, usize)>, Error> {
         let start = self.at;
+        let mut height = 0;
         let expr = match self.peek() {
             Some('"') => self.literal()?,
             Some('[') => self.class()?,
@@ -172,21 +184,22 @@ impl Parser<'_> {
             Some('(') => {
                 self.at += 1;
                 self.space(true);
-                let inner = self.alternatives(depth + 1)?;
+                let (group, inner) = self.alternatives(depth + 1)?;
+                height = inner + 1;
                 if !self.eat(")") {
                     return match self.peek() {
                         None => self.fail(start, "the group has no end"),
                         Some(_) => self.expected("an element or \")\""),
                     };
                 }
-                inner
+                group
             }
             _ => match self.name() {
                 Some(name) => Expr::Ref(self.index(&name, start)),
                 None => return Ok(None),
             },
         };
-        Ok(Some(expr))
+        Ok(Some((expr, height)))
     }
 
     fn literal(&mut self) -> Result<Expr, Error> {
@@ -229,6 +242,7 @@ impl Parser<'_> {
         if set.is_empty() {
             return self.fail(start, "the class has no character");
         }
+        self.limits.check_class(set.ranges() as u64, self.text, start)?;
         Ok(Expr::Class(set))
     }
 
@@ -273,22 +287,30 @@ impl Parser<'_> {
         }
     }
 
-    /// Applies the repetitions that follow an element.
-    fn repetitions(&mut self, mut expr: Expr) -> Result<Expr, Error> {
+    /// Applies the repetitions that follow an element, of which `height` levels are nested in one another.
+    fn repetitions(
+        &mut self,
+        mut expr: Expr,
+        mut height: usize,
+        depth: usize,
+    ) -> Result<(Expr, usize), Error> {
         loop {
             let (min, max) = match self.peek() {
-                Some('*') => (0, None),
-                Some('+') => (1, None),
-                Some('?') => (0, Some(1)),
-                Some('{') => {
-                    let range = self.range()?;
-                    expr = Expr::repeat(expr, range.0, range.1);
-                    continue;
-                }
-                _ => return Ok(expr),
+                Some('{') => self.range()?,
+                _ if self.eat("*") => (0, None),
+                _ if self.eat("+") => (1, None),
+                _ if self.eat("?") => (0, Some(1)),
+                _ => return Ok((expr, height)),
             };
-            self.at += 1;
-            expr = Expr::repeat(expr, min, max);
+            let most = self.limits.repetition as u64;
+            expr = match expr.folded(min, max, most) {
+                Ok(folded) => folded,
+                Err(inner) => {
+                    height += usize::from(matches!(inner, Expr::Repeat { .. }));
+                    self.check_depth(depth + height)?;
+                    Expr::repeat(inner, min, max)
+                }
+            };
         }
     }
 

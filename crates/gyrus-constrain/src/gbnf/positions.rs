@@ -7,6 +7,8 @@ use super::ast::{Bytes, Expr, Rule, Set};
 pub(super) struct Positions {
     /// The characters of each state.
     pub(super) sets: Vec<Set>,
+    /// The first bytes of those characters.
+    pub(super) leads: Vec<Bytes>,
     /// The states that may come after each state.
     pub(super) next: Vec<Vec<usize>>,
     /// The states that may come first.
@@ -21,7 +23,7 @@ pub(super) struct Positions {
 /// than too few.
 const COPIES: u32 = 24;
 
-/// States of an automaton, and edges between them.
+/// Parts of an automaton, and edges between its states.
 const MAX_EDGES: usize = 20_000;
 
 /// A part of the expression in construction.
@@ -52,7 +54,7 @@ impl Positions {
 
     /// The first bytes of its texts.
     pub(super) fn first_bytes(&self) -> Bytes {
-        self.first.iter().fold(Bytes::default(), |bytes, &state| bytes.union(self.sets[state].lead_bytes()))
+        self.first.iter().fold(Bytes::default(), |bytes, &state| bytes.union(self.leads[state]))
     }
 
     fn link(&mut self, from: &[usize], to: &[usize], edges: &mut usize) -> Option<()> {
@@ -67,12 +69,14 @@ impl Positions {
     }
 
     fn add(&mut self, expr: &Expr, rules: &[Rule], edges: &mut usize) -> Option<Part> {
+        // Parts without a character count, too: nested repetitions of them are copied as often.
+        *edges += 1;
+        if *edges > MAX_EDGES {
+            return None;
+        }
         match expr {
             Expr::Class(set) => {
-                *edges += 1;
-                if *edges > MAX_EDGES {
-                    return None;
-                }
+                self.leads.push(set.lead_bytes());
                 self.sets.push(set.clone());
                 self.next.push(Vec::new());
                 let state = self.sets.len() - 1;

@@ -4,11 +4,12 @@ use super::LANGUAGE;
 use super::ast::{Expr, Rule, fixpoint};
 use super::parser::Grammar;
 use crate::Error;
+use crate::work::Work;
 
 /// Removes alternatives that have no finite text, so that a mask never leads into one, and writes rules that end in
 /// themselves as repetitions: the engine's state would grow with each round.
-pub(super) fn simplify(grammar: Grammar) -> Result<Vec<Rule>, Error> {
-    let productive = fixpoint(&grammar.rules, is_productive);
+pub(super) fn simplify(grammar: Grammar, work: &Work<'_>) -> Result<Vec<Rule>, Error> {
+    let productive = fixpoint(&grammar.rules, work, false, is_productive)?;
     if !productive[0] {
         let reason = "rule \"root\" has no finite text".to_owned();
         return Err(Error::Unsatisfiable { language: LANGUAGE, reason });

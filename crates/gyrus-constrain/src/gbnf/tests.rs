@@ -56,7 +56,11 @@ fn random(rng: &mut Rng, rule: usize, depth: usize) -> String {
     match rng.below(9) {
         0 | 1 => format!("{} {}", inner(rng), inner(rng)),
         2 | 3 => format!("({} | {})", inner(rng), inner(rng)),
-        4 => format!("({}){}", inner(rng), rng.pick(&["*", "+", "?", "{2}", "{1,3}", "{2,}"])),
+        4 => format!(
+            "({}){}",
+            inner(rng),
+            rng.pick(&["*", "+", "?", "{2}", "{1,3}", "{2,}", "?+", "{2}?", "{2}{0,2}"])
+        ),
         5 => format!("{} r{}", leaf(rng), rng.below(3)),
         6 if rule < 2 => format!("r{}", rule + 1),
         7 => format!("({} |)", inner(rng)),

@@ -6,6 +6,7 @@
 
 mod format;
 mod keywords;
+mod locate;
 mod pattern;
 mod reference;
 mod rewrite;
@@ -13,6 +14,7 @@ mod values;
 
 use serde_json::{Map, Value, json};
 
+use crate::work::Work;
 use crate::{Error, Limits};
 
 /// What errors call it.
@@ -36,20 +38,20 @@ pub(crate) fn object() -> Value {
 }
 
 /// Reads a schema and rewrites it for the engine.
-pub(crate) fn prepare_text(text: &str, limits: &Limits) -> Result<Value, Error> {
-    limits.check_source(text)?;
+pub(crate) fn prepare_text(text: &str, work: &Work<'_>) -> Result<Value, Error> {
+    work.limits.check_source(text)?;
     let schema = serde_json::from_str(text).map_err(|error| {
         let (line, column) = (error.line().max(1), error.column().max(1));
         let message = error.to_string();
         let message = message.split(" at line ").next().unwrap_or_default().to_owned();
         Error::Syntax { language: LANGUAGE, line, column, message }
     })?;
-    prepare(&schema, limits)
+    rewrite::rewrite(&schema, work).map(with_options).map_err(|error| locate::located(error, text))
 }
 
 /// Rewrites a schema to one that the engine enforces exactly.
 pub fn prepare(schema: &Value, limits: &Limits) -> Result<Value, Error> {
-    rewrite::rewrite(schema, limits).map(with_options)
+    rewrite::rewrite(schema, &Work::new(limits)).map(with_options)
 }
 
 /// The keyword that a message of the engine is about.
@@ -67,7 +69,12 @@ pub(crate) fn explain(message: &str) -> Option<Error> {
         m if m.contains("circular references") => ("$ref", "it refers to itself beside other keywords"),
         _ => return None,
     };
-    Some(Error::Keyword { keyword: keyword.into(), place: "the schema".into(), reason: reason.into() })
+    Some(Error::Keyword {
+        keyword: keyword.into(),
+        place: "the schema".into(),
+        position: None,
+        reason: reason.into(),
+    })
 }
 
 fn with_options(mut schema: Map<String, Value>) -> Value {

@@ -170,12 +170,16 @@ fn item(rest: &mut Peekable<Chars<'_>>) -> Result<Option<Escape>, String> {
     }
 }
 
+/// The digits of a count, at most.
+const DIGITS: usize = 7;
+
 /// `{m}`, `{m,}` or `{m,n}`, if that is what follows the brace.
 fn quantifier(rest: &Peekable<Chars<'_>>) -> Option<String> {
-    let mut ahead = rest.clone();
-    let body: String = ahead.by_ref().take_while(|&c| c != '}').collect();
-    let number = |text: &str| !text.is_empty() && text.len() < 8 && text.bytes().all(|b| b.is_ascii_digit());
-    let (min, max) = body.split_once(',').unwrap_or((&body, "0"));
+    // No further than the longest quantifier: each brace of a pattern may look ahead.
+    let ahead: String = rest.clone().take(2 * DIGITS + 2).collect();
+    let (body, _) = ahead.split_once('}')?;
+    let number = |text: &str| (1..=DIGITS).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    let (min, max) = body.split_once(',').unwrap_or((body, "0"));
     (number(min) && (max.is_empty() || number(max))).then(|| format!("{{{body}}}"))
 }
 

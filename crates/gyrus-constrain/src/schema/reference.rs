@@ -5,9 +5,19 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::keywords::{APPLICATORS, Holds};
+use super::values::Keyword;
+use crate::Error;
 
 /// A schema inside a document: the keys and indices that lead to it from the root.
 pub(super) type Place = Vec<String>;
+
+/// Bytes of a place and of the URI around it, where both are kept: each name and each reference has its own copy.
+const MAX_ADDRESS: usize = 4096;
+
+/// Whether a place and a URI are short enough to be kept.
+pub(super) fn is_short(place: &[String], uri: &str) -> bool {
+    place.iter().map(String::len).sum::<usize>() + uri.len() <= MAX_ADDRESS
+}
 
 /// The schemas that `$id` and `$anchor` name.
 #[derive(Debug, Default)]
@@ -21,20 +31,25 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    pub(super) fn new(root: &Value) -> Registry {
+    pub(super) fn new(root: &Value) -> Result<Registry, Error> {
         let draft = root.get("$schema").and_then(Value::as_str).unwrap_or_default();
         let legacy = draft.starts_with("http://json-schema.org/draft-0");
         let mut registry = Registry { legacy, ..Registry::default() };
         registry.resources.insert(String::new(), Vec::new());
-        registry.visit(root, "", &mut Vec::new());
-        registry
+        registry.visit(root, "", &mut Vec::new())?;
+        Ok(registry)
     }
 
-    fn visit(&mut self, schema: &Value, base: &str, place: &mut Place) {
-        let Some(object) = schema.as_object() else { return };
+    fn visit(&mut self, schema: &Value, base: &str, place: &mut Place) -> Result<(), Error> {
+        let Some(object) = schema.as_object() else { return Ok(()) };
         let base = self.base_of(schema, base);
         if self.only_refers(schema) {
-            return;
+            return Ok(());
+        }
+        let named = ["$id", "$anchor", "$dynamicAnchor"].into_iter().find(|name| object.contains_key(*name));
+        if let Some(name) = named.filter(|_| !is_short(place, &base)) {
+            let reason = format!("its URI and its JSON pointer have more than {MAX_ADDRESS} bytes");
+            return Err(Keyword { name, place: &pointer(place) }.refused(reason));
         }
         if object.get("$id").is_some_and(Value::is_string) {
             self.resources.entry(base.clone()).or_insert_with(|| place.clone());
@@ -64,11 +79,12 @@ impl Registry {
             for (key, child) in children {
                 let depth = place.len();
                 place.extend(key);
-                self.visit(child, &base, place);
+                self.visit(child, &base, place)?;
                 place.truncate(depth);
             }
             place.pop();
         }
+        Ok(())
     }
 
     /// The schema that a reference in a schema with this base URI means.
@@ -85,6 +101,9 @@ impl Registry {
         let mut place = start.clone();
         place.extend(fragment.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")));
         match at(root, &place) {
+            Some(_) if !is_short(&place, "") => {
+                Err(format!("the JSON pointer of what it refers to has more than {MAX_ADDRESS} bytes"))
+            }
             Some(_) => Ok(place),
             None => Err(format!("there is nothing at {reference:?}")),
         }
@@ -111,6 +130,12 @@ impl Registry {
             Some(id) => join(base, id),
         }
     }
+}
+
+/// A place as a JSON pointer in a fragment.
+pub(super) fn pointer(place: &[String]) -> String {
+    let parts = place.iter().map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1")));
+    format!("#{}", parts.collect::<String>())
 }
 
 /// The value at a place.

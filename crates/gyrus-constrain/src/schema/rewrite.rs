@@ -8,16 +8,19 @@ use super::LANGUAGE;
 use super::format::{Format, format};
 use super::keywords::{DRAFTS, REFUSED};
 use super::pattern::translate;
-use super::reference::{Place, Registry, at};
+use super::reference::{Place, Registry, at, pointer};
 use super::values::Keyword;
+use crate::regex::{self, Fault};
+use crate::work::Work;
 use crate::{Error, Limits};
 
-pub(super) fn rewrite(root: &Value, limits: &Limits) -> Result<Map<String, Value>, Error> {
-    check_depth(root, limits, 0)?;
+pub(super) fn rewrite(root: &Value, work: &Work<'_>) -> Result<Map<String, Value>, Error> {
+    check_depth(root, work.limits, 0)?;
     let mut rewriter = Rewriter {
         root,
-        registry: Registry::new(root),
-        limits,
+        registry: Registry::new(root)?,
+        work,
+        limits: work.limits,
         names: HashMap::new(),
         pending: Vec::new(),
         count: 0,
@@ -51,6 +54,7 @@ fn check_depth(value: &Value, limits: &Limits, depth: usize) -> Result<(), Error
 struct Rewriter<'a> {
     root: &'a Value,
     registry: Registry,
+    work: &'a Work<'a>,
     limits: &'a Limits,
     /// The definitions that references were resolved to, by place.
     names: HashMap<Place, String>,
@@ -77,6 +81,7 @@ impl Rewriter<'_> {
             }
         };
         let base = self.registry.base_of(value, base);
+        self.work.spend(base.len())?;
         let mut out = Map::new();
         let only_refers = self.registry.only_refers(value);
         for (name, value) in object.iter().filter(|(name, _)| !only_refers || *name == "$ref") {
@@ -96,6 +101,7 @@ impl Rewriter<'_> {
         out: &mut Map<String, Value>,
     ) -> Result<(), Error> {
         let here = pointer(place);
+        self.work.spend(here.len())?;
         let keyword = Keyword { name, place: &here };
         let written = match name {
             "$schema" => {
@@ -125,7 +131,10 @@ impl Rewriter<'_> {
             }
             "anyOf" | "oneOf" | "prefixItems" => Value::Array(self.list(&keyword, value, base, place)?),
             "properties" => self.map(&keyword, value, base, place, Ok)?,
-            "patternProperties" => self.map(&keyword, value, base, place, |pattern| translate(&pattern))?,
+            "patternProperties" => {
+                let limits = self.limits;
+                self.map(&keyword, value, base, place, |name| pattern(&keyword, &name, limits))?
+            }
             "items" if value.is_array() => {
                 out.insert("prefixItems".into(), Value::Array(self.list(&keyword, value, base, place)?));
                 return Ok(());
@@ -185,8 +194,7 @@ impl Rewriter<'_> {
                 value.clone()
             }
             "pattern" => {
-                let pattern = keyword.string(value)?;
-                json!(translate(pattern).map_err(|what| keyword.refused(format!("{what} in {pattern:?}")))?)
+                json!(pattern(&keyword, keyword.string(value)?, self.limits)?)
             }
             "format" => {
                 let name = keyword.string(value)?;
@@ -268,7 +276,7 @@ impl Rewriter<'_> {
         value: &Value,
         base: &str,
         place: &mut Place,
-        key: impl Fn(String) -> Result<String, String>,
+        key: impl Fn(String) -> Result<String, Error>,
     ) -> Result<Value, Error> {
         let (mut written, most) = (Map::new(), self.limits.properties);
         if keyword.map(value)?.len() > most {
@@ -276,7 +284,7 @@ impl Rewriter<'_> {
         }
         place.push(keyword.name.to_owned());
         for (name, value) in keyword.map(value)? {
-            let new = key(name.clone()).map_err(|what| keyword.refused(format!("{what} in {name:?}")))?;
+            let new = key(name.clone())?;
             if written.insert(new, self.child(name, value, base, place)?).is_some() {
                 return Err(keyword.refused(format!("{name:?} means the same as another pattern")));
             }
@@ -303,6 +311,24 @@ impl Rewriter<'_> {
     }
 }
 
+/// A pattern in the syntax of the engine, which parses it.
+fn pattern(keyword: &Keyword<'_>, text: &str, limits: &Limits) -> Result<String, Error> {
+    let refused = |what: String| {
+        let shown: String = text.chars().take(SHOWN).collect();
+        let more = if shown.len() < text.len() { " and so on" } else { "" };
+        keyword.refused(format!("{what} in {shown:?}{more}"))
+    };
+    let pattern = translate(text).map_err(refused)?;
+    match regex::parsed(&pattern, limits) {
+        Ok(_) => Ok(pattern),
+        Err(Fault::At(_, message)) => Err(refused(message)),
+        Err(Fault::Limit(error)) => Err(error),
+    }
+}
+
+/// Characters of a pattern that an error shows.
+const SHOWN: usize = 80;
+
 /// Adds schemas that must hold, too.
 fn all_of(out: &mut Map<String, Value>, schemas: Vec<Value>) {
     if let Value::Array(all) = out.entry("allOf").or_insert_with(|| json!([])) {
@@ -325,10 +351,4 @@ fn check_type(keyword: &Keyword<'_>, value: &Value) -> Result<(), Error> {
         value => known(value),
     };
     if valid { Ok(()) } else { Err(keyword.invalid("a type or an array of types")) }
-}
-
-/// A place as a JSON pointer in a fragment.
-fn pointer(place: &[String]) -> String {
-    let parts = place.iter().map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1")));
-    format!("#{}", parts.collect::<String>())
 }

@@ -16,11 +16,16 @@ pub(super) struct Keyword<'a> {
 
 impl Keyword<'_> {
     pub(super) fn refused(&self, reason: impl Into<String>) -> Error {
-        Error::Keyword { keyword: self.name.into(), place: self.place.into(), reason: reason.into() }
+        Error::Keyword {
+            keyword: self.name.into(),
+            place: self.place.into(),
+            position: None,
+            reason: reason.into(),
+        }
     }
 
     pub(super) fn invalid(&self, expected: &'static str) -> Error {
-        Error::Invalid { keyword: self.name.into(), place: self.place.into(), expected }
+        Error::Invalid { keyword: self.name.into(), place: self.place.into(), position: None, expected }
     }
 
     pub(super) fn list<'v>(&self, value: &'v Value) -> Result<&'v Vec<Value>, Error> {
