@@ -76,7 +76,7 @@ function refresh() {
   $("#send").hidden = isRunning;
   $("#stop").hidden = !isRunning;
   $("#empty").hidden = path(current).length > 0;
-  $("#title").textContent = current.title;
+  $("#title").textContent = current.title || "New chat";
   document.title = current.title === "" ? "Gyrus" : `${current.title} · Gyrus`;
   sidebar.mark(current.id, new Set(running.keys()));
   showContext();
