@@ -180,7 +180,10 @@ impl State {
         let loaded =
             all.filter_map(|entry| entry.model().map(|(model, bytes)| (entry.name.clone(), model, bytes)));
         loaded
-            .map(|(name, model, bytes)| Now { model: name, statistics: model.statistics(), bytes })
+            .map(|(name, model, bytes)| {
+                let context = model.context().tokens;
+                Now { model: name, statistics: model.statistics(), bytes, context }
+            })
             .collect()
     }
 
