@@ -359,6 +359,7 @@ async function phone(page) {
   await page.size(1200, 800);
   await page.wait(`${focused} === 'prompt'`);
   await page.size(360, 640, true);
+  await page.wait("document.querySelector('#sidebar').getBoundingClientRect().right <= 0");
   await page.click("#open-sidebar");
   await page.wait("document.querySelector('#sidebar').getBoundingClientRect().left === 0");
   await page.click("#new");
