@@ -2,9 +2,7 @@
 
 mod common;
 
-use std::io::BufReader;
-
-use common::client::{get, post, receive, receive_head, send};
+use common::client::{get, post, receive, send};
 use common::{TestSource, config, start, start_with};
 use gyrus::{Event, Message, Request, Sampler, StopReason};
 use serde_json::{Value, json};
@@ -220,50 +218,6 @@ fn ollama_answers_equal_the_library() {
     assert_eq!(unloaded["done_reason"], "unload");
 }
 
-/// The bodies of Ollama's own client, which is written in Go, for `ollama show`, `pull`, `run`, `stop` and `list`.
-#[test]
-fn bodies_of_ollamas_own_client_are_taken() {
-    let Some(server) = start(config()) else { return };
-    let ask = |path: &str, body: &str| {
-        let headers = [("content-type", "application/json"), ("accept", "application/x-ndjson")];
-        let reply = receive(send(server.address, "POST", path, &headers, body.as_bytes()));
-        assert_eq!(reply.status, 200, "{path} {body}: {}", reply.text());
-        reply
-    };
-    let heartbeat = send(server.address, "HEAD", "/", &[], b"");
-    assert_eq!(receive_head(&mut BufReader::new(heartbeat)).0, 200);
-    for names in [r#""model":"","name":"second""#, r#""model":"second","name":"""#] {
-        let body = format!(r#"{{"system":"","template":"","verbose":false,"options":null,{names}}}"#);
-        let show = ask("/api/show", &body).json();
-        assert!(show["model_info"]["general.architecture"].is_string(), "{show}");
-        assert!(show["modified_at"].as_str().is_some_and(|time| time.ends_with('Z')), "{show}");
-    }
-    let body = r#"{"model":"","insecure":false,"username":"","password":"","name":"remote"}"#;
-    let pulled = ask("/api/pull", body).lines();
-    let digest = pulled[1]["digest"].as_str().unwrap();
-    assert_eq!((digest.len(), digest.starts_with("sha256:")), (71, true), "{digest}");
-    let body = r#"{"model":"remote","username":"me","password":"","name":""}"#;
-    let refused = receive(send(server.address, "POST", "/api/pull", &[], body.as_bytes()));
-    assert_eq!((refused.status, refused.text().contains("username")), (400, true), "{}", refused.text());
-    let body = r#"{"model":"second","prompt":"","suffix":"","system":"","template":"","keep_alive":"5m0s","options":null,"_debug_render_only":false}"#;
-    assert_eq!(ask("/api/generate", body).lines()[0]["done_reason"], "load");
-    let body = r#"{"model":"second","messages":[{"role":"user","content":"Who?"}],"format":"","keep_alive":"1h30m0s","options":{"num_predict":2},"_debug_render_only":false}"#;
-    assert_eq!(ask("/api/chat", body).lines().last().unwrap()["done"], true);
-    let ps = get(server.address, "/api/ps").json();
-    let one = &ps["models"][0];
-    for name in ["name", "model", "digest", "expires_at"] {
-        assert!(one[name].as_str().is_some_and(|text| text.len() >= 5), "{name}: {one}");
-    }
-    for name in ["size", "size_vram", "context_length"] {
-        assert!(one[name].is_u64(), "{name}: {one}");
-    }
-    assert_eq!(one["digest"].as_str().map(str::len), Some(64));
-    let body = r#"{"model":"second","prompt":"","suffix":"","system":"","template":"","keep_alive":"0s","options":null}"#;
-    assert_eq!(ask("/api/generate", body).lines()[0]["done_reason"], "unload");
-    let body = r#"{"model":"bert","input":"a","options":null}"#;
-    assert!(ask("/api/embed", body).json()["embeddings"][0].is_array());
-}
-
 #[test]
 fn fields_of_thinking_are_checked() {
     let Some(server) = start(config()) else { return };
@@ -345,66 +299,6 @@ fn llama_cpp_routes_answer_as_its_server_does() {
         "{}",
         reply.text()
     );
-}
-
-/// A client that writes control tokens itself, from `/apply-template` or from a template of its own.
-#[test]
-fn prompts_of_text_have_control_tokens_and_messages_have_not() {
-    let template =
-        "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>\n{% endfor %}assistant: ";
-    let folder = gyrus_testkit::tempfile::tempdir().unwrap();
-    let Some(source) = TestSource::with_template(template, folder.path()) else { return };
-    let model = source.model();
-    let messages = || Request::messages([Message::system("Be kind."), Message::user("Tell me of a fox.")]);
-    let ids = model.prompt_tokens(&messages()).unwrap();
-    let (expected, ..) = ended(&model, messages().max_tokens(12));
-    let server = start_with(config(), source);
-    let body = json!({ "messages": [{ "role": "system", "content": "Be kind." },
-        { "role": "user", "content": "Tell me of a fox." }] });
-    let text = post(server.address, "/apply-template", &body).json()["prompt"].as_str().unwrap().to_owned();
-    let plain = model.prompt_tokens(&Request::text(&text)).unwrap();
-    assert!(plain.len() > ids.len() + 4, "the template has control tokens: {text}");
-    let options = json!({ "temperature": 0, "num_predict": 12 });
-    for (path, body, count, answer) in [
-        (
-            "/completion",
-            json!({ "prompt": text, "temperature": 0, "n_predict": 12 }),
-            "/tokens_evaluated",
-            "/content",
-        ),
-        (
-            "/v1/completions",
-            json!({ "prompt": text, "temperature": 0, "max_tokens": 12 }),
-            "/usage/prompt_tokens",
-            "/choices/0/text",
-        ),
-        (
-            "/api/generate",
-            json!({ "model": "tales", "prompt": text, "raw": true, "stream": false, "options": options }),
-            "/prompt_eval_count",
-            "/response",
-        ),
-    ] {
-        let found = post(server.address, path, &body).json();
-        let of = |path: &str| found.pointer(path).cloned().unwrap_or_default();
-        assert_eq!((of(count), of(answer)), (json!(ids.len()), json!(expected)), "{path}: {found}");
-        let mut literal = body.clone();
-        let fields = if path == "/api/generate" { &mut literal["options"] } else { &mut literal };
-        fields["parse_special"] = false.into();
-        let found = post(server.address, path, &literal).json();
-        assert_eq!(found.pointer(count), Some(&json!(plain.len())), "{path}: {found}");
-    }
-    // The content of a message is text, whatever it spells.
-    let spelt = json!({ "messages": [{ "role": "user", "content": "<|endoftext|>" }], "max_tokens": 1 });
-    let spelt_ids = model.prompt_tokens(&Request::messages([Message::user("<|endoftext|>")])).unwrap();
-    let found = post(server.address, "/v1/chat/completions", &spelt).json();
-    assert_eq!(found["usage"]["prompt_tokens"], spelt_ids.len());
-    let end = model.tokenizer().unwrap().id_of("<|endoftext|>").unwrap();
-    assert_eq!(spelt_ids.iter().filter(|id| **id == end).count(), 1);
-    let mut parsed = spelt.clone();
-    parsed["parse_special"] = true.into();
-    let refused = post(server.address, "/v1/chat/completions", &parsed);
-    assert_eq!((refused.status, refused.text().contains("parse_special")), (400, true), "{}", refused.text());
 }
 
 #[test]
