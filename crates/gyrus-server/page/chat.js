@@ -35,7 +35,9 @@ async function start() {
   show(kept ? healed(kept) : current);
   await refreshList();
   await loadModels();
-  if (matchMedia("(min-width: 801px)").matches) prompt.focus();
+  // Unless the reader has begun with something else while the models were listed.
+  const isIdle = document.activeElement === document.body;
+  if (isIdle && matchMedia("(min-width: 801px)").matches) prompt.focus();
 }
 
 async function loadModels() {
