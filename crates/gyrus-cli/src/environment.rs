@@ -1,4 +1,5 @@
-//! Settings from environment variables: the cache folder and how models are downloaded.
+//! Settings from environment variables: the cache folder and how models are downloaded. Who follows a download is passed on with
+//! them.
 //!
 //! They are read once and passed on, so that the rest of the program does not depend on the process's state.
 
@@ -7,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+
+use crate::fetch::progress::Follower;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Environment {
@@ -18,6 +21,8 @@ pub(crate) struct Environment {
     pub(crate) search_path: Option<OsString>,
     #[cfg_attr(not(feature = "download"), allow(dead_code))]
     pub(crate) hub: Hub,
+    /// Who follows the downloads that are made with these settings.
+    pub(crate) follower: Follower,
 }
 
 /// How the Hugging Face hub is reached.
@@ -69,6 +74,7 @@ impl Environment {
                 authorities: set("SSL_CERT_FILE").map(PathBuf::from),
                 patience: PATIENCE,
             },
+            follower: Follower::default(),
         }
     }
 

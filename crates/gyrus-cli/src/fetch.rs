@@ -192,7 +192,7 @@ fn pull_entry(entry: &Entry, target: &Path, environment: &Environment) -> Result
 
 #[cfg(feature = "download")]
 fn pull_hub(file: &HubFile, target: &Path, environment: &Environment) -> Result<()> {
-    hub::pull(file, target, &environment.hub)
+    hub::pull(file, target, &environment.hub, &environment.follower)
 }
 
 #[cfg(not(feature = "download"))]

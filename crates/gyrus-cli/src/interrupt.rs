@@ -1,8 +1,11 @@
 //! Signals. Ctrl-C ends an answer, not the process; a second one ends the process, as do a request to terminate and the
-//! loss of the terminal. Before the process ends, what it began is undone.
+//! loss of the terminal. A server is told of the first of them and ends in good order. Before the process ends, what it began is
+//! undone.
 
 use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
 
 use gyrus::Cancel;
 
@@ -20,12 +23,52 @@ impl std::error::Error for Interrupted {}
 
 /// The number of the signal that Ctrl-C sends.
 const INTERRUPT: i32 = 2;
+/// The number of a request to terminate.
+const TERMINATE: i32 = 15;
 
 /// The switch of the answer, once there is one.
 static CANCEL: OnceLock<Cancel> = OnceLock::new();
 
 /// What is to be undone, in the order it was begun.
 static UNDONE: Mutex<BTreeMap<u64, Box<dyn FnMut() + Send>>> = Mutex::new(BTreeMap::new());
+
+/// Who is told of the first signal.
+static FIRST: Mutex<First> = Mutex::new(First::Nobody);
+
+enum First {
+    Nobody,
+    /// Somebody, to be woken.
+    Awaited(Option<Waker>),
+    Came,
+}
+
+/// Ready when Ctrl-C or a request to terminate comes. The next one ends the process with 128 plus its number.
+pub(crate) fn first_signal() -> impl Future<Output = ()> {
+    *first() = First::Awaited(None);
+    listen();
+    poll_fn(|context| match &mut *first() {
+        First::Awaited(waker) => {
+            *waker = Some(context.waker().clone());
+            Poll::Pending
+        }
+        First::Nobody | First::Came => Poll::Ready(()),
+    })
+}
+
+fn first() -> MutexGuard<'static, First> {
+    FIRST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells whoever waits for the first signal. `false` if nobody does.
+fn tell_first() -> bool {
+    let mut first = first();
+    let First::Awaited(waker) = &mut *first else { return false };
+    let waker = waker.take();
+    *first = First::Came;
+    drop(first);
+    waker.into_iter().for_each(Waker::wake);
+    true
+}
 
 /// A switch that Ctrl-C throws. If it is thrown already, Ctrl-C ends the process with 130.
 pub(crate) fn on_ctrl_c() -> Cancel {
@@ -61,6 +104,9 @@ fn undone() -> MutexGuard<'static, BTreeMap<u64, Box<dyn FnMut() + Send>>> {
 
 /// A signal came.
 fn signalled(signal: i32) {
+    if matches!(signal, INTERRUPT | TERMINATE) && tell_first() {
+        return;
+    }
     if signal == INTERRUPT
         && let Some(cancel) = CANCEL.get()
         && !cancel.is_cancelled()

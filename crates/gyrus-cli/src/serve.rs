@@ -13,7 +13,7 @@ use gyrus_server::{Config, Server, Source as _};
 use self::source::Models;
 use crate::cli::{LogArg, ServerArgs};
 use crate::environment::Environment;
-use crate::{diagnostics, text};
+use crate::{diagnostics, interrupt, text};
 
 pub(crate) fn run(args: ServerArgs) -> Result<()> {
     let args = match &args.config {
@@ -48,7 +48,7 @@ pub(crate) fn run(args: ServerArgs) -> Result<()> {
     log::start(format, &args.log_level).map_err(|error| anyhow!("--log-level: {error}"))?;
     let scheme = if args.tls_key.is_some() { "https" } else { "http" };
     server
-        .run(preload, gyrus_server::told_to_stop(), |address| {
+        .run(preload, interrupt::first_signal(), |address| {
             if args.log == LogArg::Pretty {
                 let url = format!("{scheme}://{address}");
                 diagnostics::aside(format!("serving at {url}/v1 · chat at {url} · Ctrl-C stops"));

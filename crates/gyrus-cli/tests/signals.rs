@@ -4,6 +4,8 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -114,4 +116,48 @@ fn a_file_in_the_making_is_removed() {
     signal("-TERM", child.id());
     assert_eq!(child.wait().unwrap().code(), Some(143));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// Whether a server that drains says so.
+fn drains(address: &str) -> bool {
+    let Ok(mut stream) = TcpStream::connect(address) else { return false };
+    let head = format!("GET /health/ready HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let mut reply = String::new();
+    stream.write_all(head.as_bytes()).and_then(|()| stream.read_to_string(&mut reply)).unwrap();
+    reply.contains("shutting down")
+}
+
+#[test]
+fn a_second_signal_ends_a_server_that_drains() {
+    for (first, second, number) in [("-TERM", "-TERM", 15), ("-INT", "-INT", 2), ("-TERM", "-INT", 2)] {
+        if ignored() & 1 << (number - 1) != 0 {
+            gyrus_testkit::skip(gyrus_testkit::Need::Extra, &format!("{second} is ignored here"));
+            continue;
+        }
+        let mut command = gyrus();
+        command.args(["serve", "tales-7m", "--listen", "127.0.0.1:0", "--device", "cpu", "--drain", "60"]);
+        let mut child = command.args(["--body-timeout", "60"]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = lines.find_map(|line| line.ok().filter(|line| line.contains("serving at "))).unwrap();
+        let address = line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+        std::thread::spawn(move || lines.count());
+        // A request whose body does not come.
+        let mut running = TcpStream::connect(&address).unwrap();
+        let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n";
+        running.write_all(head.as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        signal(first, child.id());
+        until("it drains", || drains(&address));
+        assert!(child.try_wait().unwrap().is_none(), "it waits for the request");
+        let told = Instant::now();
+        signal(second, child.id());
+        let mut status = None;
+        until("it ends", || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        });
+        assert!(told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
+        assert_eq!(status.unwrap().code(), Some(128 + number), "{first} {second}");
+        drop(running);
+    }
 }

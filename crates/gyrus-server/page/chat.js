@@ -35,7 +35,9 @@ async function start() {
   show(kept ? healed(kept) : current);
   await refreshList();
   await loadModels();
-  if (matchMedia("(min-width: 801px)").matches) prompt.focus();
+  // Unless the reader has begun with something else while the models were listed.
+  const isIdle = document.activeElement === document.body;
+  if (isIdle && matchMedia("(min-width: 801px)").matches) prompt.focus();
 }
 
 async function loadModels() {
@@ -76,7 +78,7 @@ function refresh() {
   $("#send").hidden = isRunning;
   $("#stop").hidden = !isRunning;
   $("#empty").hidden = path(current).length > 0;
-  $("#title").textContent = current.title;
+  $("#title").textContent = current.title || "New chat";
   document.title = current.title === "" ? "Gyrus" : `${current.title} · Gyrus`;
   sidebar.mark(current.id, new Set(running.keys()));
   showContext();

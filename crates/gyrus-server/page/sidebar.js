@@ -14,6 +14,8 @@ export class Sidebar {
     this.#opener.addEventListener("click", () => this.#toggle(true));
     $("#close-sidebar").addEventListener("click", () => this.close());
     this.#shade.addEventListener("click", () => this.close());
+    // Beside a wide page the list is always there and covers nothing.
+    matchMedia("(min-width: 801px)").addEventListener("change", () => this.close());
   }
 
   get isOpen() {
@@ -28,6 +30,8 @@ export class Sidebar {
     this.#panel.classList.toggle("open", open);
     this.#shade.hidden = !open;
     this.#opener.setAttribute("aria-expanded", String(open));
+    // The list lies over the page like a dialog.
+    for (const covered of document.querySelectorAll("main, aside")) covered.inert = open;
     if (open) $("#close-sidebar").focus();
     else this.#opener.focus();
   }

@@ -57,13 +57,21 @@ export function choose(conversation, node, step) {
   if (next !== undefined) nodeOf(conversation, node.parent).chosen = next;
 }
 
+/** Whether an answer was refused, cut off or stopped before anything of it came. */
+const isMissing = ({ role, state, content, calls }) =>
+  role === "assistant" && (state === "failed" || state === "stopped") && content === "" && !calls?.length;
+
 /** The messages of a request, up to a node. */
 export function requestMessages(conversation, id) {
   const messages = [];
   const system = conversation.settings.system.trim();
   if (system !== "") messages.push({ role: "system", content: system });
   for (const node of id === null ? [] : pathTo(conversation, id)) {
-    if (node.role === "user") messages.push({ role: "user", content: node.content });
+    if (isMissing(node)) continue;
+    const last = messages.at(-1);
+    // Many chat templates refuse two messages of one role in a row, so one that has no answer begins the next.
+    if (node.role === "user" && last?.role === "user") last.content += `\n\n${node.content}`;
+    else if (node.role === "user") messages.push({ role: "user", content: node.content });
     else if (node.role === "tool") messages.push({ role: "tool", tool_call_id: node.callId, content: node.content });
     else if (node.calls?.length) {
       const calls = node.calls.map(({ id, name, arguments: text }) =>

@@ -5,9 +5,8 @@ use axum::response::Response;
 use serde_json::json;
 
 use crate::failure::{Failure, json_response};
-use crate::models::StateName;
 use crate::routes::Call;
-use crate::state::Phase;
+use crate::state::{Loading, Phase};
 
 /// `/health`, as llama.cpp has it: 200 once requests are taken.
 pub(crate) async fn health(call: Call) -> Result<Response, Failure> {
@@ -19,14 +18,14 @@ pub(crate) async fn live(_: Call) -> Result<Response, Failure> {
     Ok(json_response(&json!({ "status": "ok" })))
 }
 
-/// `/health/ready`: new requests are taken. While a model is loaded for the first time they are not.
+/// `/health/ready`: new requests are taken. They are not while the models of the start are loaded, nor if that has failed, nor
+/// once the server drains. Models that are loaded and unloaded later change nothing: requests wait for them.
 pub(crate) async fn ready(call: Call) -> Result<Response, Failure> {
-    let states: Vec<StateName> = call.state.models.all().iter().map(|entry| entry.name_of_state()).collect();
-    let is_loading = states.contains(&StateName::Loading) && !states.contains(&StateName::Ready);
-    let status = match call.state.phase() {
-        Phase::Serving if is_loading => "loading model",
-        Phase::Serving => "ok",
-        Phase::Draining | Phase::Ending => "shutting down",
+    let status = match (call.state.phase(), call.state.preload.worst(&call.state.models)) {
+        (Phase::Serving, Loading::Done) => "ok",
+        (Phase::Serving, Loading::Pending) => "loading model",
+        (Phase::Serving, Loading::Failed) => "the model could not be loaded",
+        (Phase::Draining | Phase::Ending, _) => "shutting down",
     };
     let mut response = json_response(&json!({ "status": status }));
     if status != "ok" {

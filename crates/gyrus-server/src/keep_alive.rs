@@ -44,16 +44,30 @@ impl std::str::FromStr for KeepAlive {
         if text == "forever" {
             return Ok(KeepAlive::Forever);
         }
-        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let unit = match &text[digits.len()..] {
-            "ms" => 1e-3,
-            "" | "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return Err(Self::expected()),
-        };
-        let number: f64 = digits.parse().map_err(|_| Self::expected())?;
-        Self::seconds(number * unit)
+        let (sign, mut rest) = text.strip_prefix('-').map_or((1.0, text), |rest| (-1.0, rest));
+        let mut seconds = 0.0;
+        // Clients in Go write several units: `1h30m0s`.
+        loop {
+            let (number, after) =
+                rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len()));
+            let (unit, after) =
+                after.split_at(after.find(|c: char| !c.is_alphabetic()).unwrap_or(after.len()));
+            let unit = match unit {
+                "ns" => 1e-9,
+                "us" | "µs" => 1e-6,
+                "ms" => 1e-3,
+                "" if number.len() == text.trim_start_matches('-').len() => 1.0,
+                "s" => 1.0,
+                "m" => 60.0,
+                "h" => 3600.0,
+                _ => return Err(Self::expected()),
+            };
+            seconds += number.parse::<f64>().map_err(|_| Self::expected())? * unit;
+            if after.is_empty() {
+                return Self::seconds(sign * seconds);
+            }
+            rest = after;
+        }
     }
 }
 
@@ -77,7 +91,12 @@ mod tests {
         assert_eq!(parse("1.5h"), Ok(KeepAlive::For(Duration::from_secs(5400))));
         assert_eq!(parse("0"), Ok(KeepAlive::For(Duration::ZERO)));
         assert_eq!(parse("-1"), Ok(KeepAlive::Forever));
-        for wrong in ["", "m", "5 minutes", "nan", "inf", "1e99"] {
+        for (text, seconds) in [("5m0s", 300), ("1h30m0s", 5400), ("24h0m0s", 86_400), ("0s", 0), ("7", 7)] {
+            assert_eq!(parse(text), Ok(KeepAlive::For(Duration::from_secs(seconds))), "{text}");
+        }
+        assert_eq!(parse("1.5s"), parse("1500ms"));
+        assert_eq!(parse("-5m0s"), Ok(KeepAlive::Forever));
+        for wrong in ["", "m", "5 minutes", "nan", "inf", "1e99", "5m5", "5m-1s", "--1", "-", "."] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
         assert_eq!(KeepAlive::from_json(&Value::from(-1)), Ok(KeepAlive::Forever));

@@ -334,7 +334,12 @@ pub(crate) async fn slots(call: Call) -> Result<Response, Failure> {
     for now in call.state.now(&call.caller) {
         for number in 0..call.state.config.parallel as u64 {
             let is_processing = number < now.statistics.running;
-            slots.push(json!({ "id": slots.len(), "model": now.model, "is_processing": is_processing }));
+            slots.push(json!({
+                "id": slots.len(),
+                "model": now.model,
+                "n_ctx": now.context,
+                "is_processing": is_processing,
+            }));
         }
     }
     Ok(json_response(&slots))

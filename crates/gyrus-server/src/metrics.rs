@@ -90,6 +90,8 @@ pub(crate) struct Now {
     pub(crate) model: String,
     pub(crate) statistics: gyrus::Statistics,
     pub(crate) bytes: u64,
+    /// The most tokens of a sequence.
+    pub(crate) context: usize,
 }
 
 impl Metrics {

@@ -15,7 +15,7 @@ use crate::front::front;
 use crate::http;
 use crate::models::Source;
 use crate::routes::router;
-use crate::state::State;
+use crate::state::{Loading, State};
 
 /// Threads that prepare prompts and load models. More requests wait for one.
 const BLOCKING_THREADS: usize = 32;
@@ -61,6 +61,8 @@ impl Server {
         // A server runs for long, and its models come and go.
         gyrus::return_large_buffers();
         let served = runtime.block_on(async {
+            // Before anybody can ask whether the server is ready.
+            preload.iter().for_each(|name| state.preload.set(name, Loading::Pending));
             let address = state.config.listen;
             let wrong = |source| SetupError::Listen { address, source };
             let listener = TcpListener::bind(address).await.map_err(wrong)?;
@@ -68,13 +70,8 @@ impl Server {
             info!(%address, "listening");
             tokio::spawn(Arc::clone(&state.models).unload_idle());
             for name in preload {
-                let models = Arc::clone(&state.models);
-                tokio::spawn(async move {
-                    // A failure was logged, and whoever asks for the model gets it too.
-                    if let Ok(listed) = models.find(&name, &|_| true).await {
-                        let _ = models.lease(&listed).await;
-                    }
-                });
+                let state = Arc::clone(&state);
+                tokio::spawn(async move { load(&state, &name).await });
             }
             let front = from_fn_with_state(Arc::clone(&state), front);
             let router = router(&state).layer(front);
@@ -86,4 +83,14 @@ impl Server {
         runtime.shutdown_timeout(CLOSING);
         served
     }
+}
+
+/// Loads a model at the start.
+async fn load(state: &State, name: &str) {
+    let loaded = match state.models.find(name, &|_| true).await {
+        Ok(listed) => state.models.lease_any(&listed).await.map(drop),
+        Err(failure) => Err(failure),
+    };
+    // A failure was logged, and whoever asks for the model gets it too.
+    state.preload.set(name, if loaded.is_ok() { Loading::Done } else { Loading::Failed });
 }

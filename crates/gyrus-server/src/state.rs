@@ -1,7 +1,8 @@
 //! What all requests share.
 
+use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -25,6 +26,7 @@ pub(crate) struct State {
     /// Bodies of requests in memory.
     pub(crate) bodies: Arc<Bodies>,
     pub(crate) phase: watch::Sender<Phase>,
+    pub(crate) preload: Preload,
 }
 
 /// Longer than any request runs.
@@ -38,6 +40,40 @@ pub(crate) enum Phase {
     Draining,
     /// Running requests are ended with an error.
     Ending,
+}
+
+/// The models that are loaded when the server starts, without which it is not ready.
+#[derive(Debug, Default)]
+pub(crate) struct Preload(Mutex<BTreeMap<String, Loading>>);
+
+/// How far the load of a model is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Loading {
+    Done,
+    Pending,
+    Failed,
+}
+
+impl Preload {
+    pub(crate) fn set(&self, name: &str, loading: Loading) {
+        self.models().insert(name.to_owned(), loading);
+    }
+
+    /// That of the model that is worst off. One that failed is done once a request has loaded it.
+    pub(crate) fn worst(&self, registry: &Registry) -> Loading {
+        let is_loaded = |name: &str| registry.known(name).is_some_and(|entry| entry.served().is_some());
+        let mut models = self.models();
+        for (_, loading) in
+            models.iter_mut().filter(|(name, loading)| **loading == Loading::Failed && is_loaded(name))
+        {
+            *loading = Loading::Done;
+        }
+        models.values().copied().max().unwrap_or(Loading::Done)
+    }
+
+    fn models(&self) -> MutexGuard<'_, BTreeMap<String, Loading>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Who sends a request.
@@ -70,7 +106,8 @@ impl State {
         let gate = Gate::new(config.parallel + config.queue);
         let (phase, _) = watch::channel(Phase::Serving);
         let bodies = Bodies::new(config.max_body);
-        Ok(Arc::new(State { config, keys, models, gate, metrics: Metrics::new(), bodies, phase }))
+        let (metrics, preload) = (Metrics::new(), Preload::default());
+        Ok(Arc::new(State { config, keys, models, gate, metrics, bodies, phase, preload }))
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -143,7 +180,10 @@ impl State {
         let loaded =
             all.filter_map(|entry| entry.model().map(|(model, bytes)| (entry.name.clone(), model, bytes)));
         loaded
-            .map(|(name, model, bytes)| Now { model: name, statistics: model.statistics(), bytes })
+            .map(|(name, model, bytes)| {
+                let context = model.context().tokens;
+                Now { model: name, statistics: model.statistics(), bytes, context }
+            })
             .collect()
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use gyrus::constrain::Source;
+use gyrus::text::Special;
 use gyrus::tools::{ToolChoice, Tools};
 use gyrus::{Cancel, Message, Model, Prompt, Request, Speculation};
 use serde_json::{Map, Value};
@@ -19,6 +20,8 @@ pub(crate) struct Wanted {
     /// The name of the model; empty for the default one.
     pub(crate) model: String,
     pub(crate) prompt: WantedPrompt,
+    /// Whether the texts of control tokens in a prompt that is text become control tokens.
+    pub(crate) parse_special: bool,
     pub(crate) sampling: SamplerFields,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
@@ -69,6 +72,7 @@ impl Wanted {
         Wanted {
             model,
             prompt,
+            parse_special: true,
             sampling: SamplerFields::default(),
             max_tokens: None,
             stop: Vec::new(),
@@ -93,6 +97,13 @@ impl Wanted {
     /// Takes the fields that all formats write alike: sampling, stops, and the extensions of this server.
     pub(crate) fn take_common(&mut self, fields: &mut Fields) -> Result<(), Failure> {
         self.sampling = SamplerFields::take(fields)?;
+        if let Some(parse) = fields.boolean("parse_special")? {
+            if parse && matches!(self.prompt, WantedPrompt::Messages(_)) {
+                let message = "text of messages never becomes control tokens";
+                return Err(fields.wrong("parse_special", message).with_code("unsupported_parameter"));
+            }
+            self.parse_special = parse;
+        }
         if let Some(stop) = fields.strings("stop", MOST_STOPS)? {
             self.stop = check_stops(fields, "stop", stop)?;
         }
@@ -167,7 +178,7 @@ impl Wanted {
     pub(crate) fn request(self, model: &Model, longest: Option<usize>) -> Result<Request, Failure> {
         let sampler = self.sampling.sampler(model.sampling());
         let max_tokens = self.max_tokens.or(longest);
-        let mut request = Request::new(self.prompt.prompt(model, max_tokens)?)
+        let mut request = Request::new(self.prompt.prompt(model, max_tokens, self.parse_special)?)
             .sampler(sampler)
             .stop(self.stop)
             .ignore_end(self.ignore_end)
@@ -210,16 +221,36 @@ impl Wanted {
 }
 
 impl WantedPrompt {
-    fn prompt(self, model: &Model, max_tokens: Option<usize>) -> Result<Prompt, Failure> {
+    fn prompt(
+        self,
+        model: &Model,
+        max_tokens: Option<usize>,
+        parse_special: bool,
+    ) -> Result<Prompt, Failure> {
         Ok(match self {
             WantedPrompt::Messages(messages) => {
                 Prompt::Messages(messages.into_iter().map(Message::from).collect())
             }
+            WantedPrompt::Text(text) if parse_special => Prompt::Ids(special_tokens(model, &text)?),
             WantedPrompt::Text(text) => Prompt::Text(text),
             WantedPrompt::Ids(ids) => Prompt::Ids(ids),
             WantedPrompt::Infill(infill) => Prompt::Ids(infill.tokens(model, max_tokens)?),
         })
     }
+}
+
+/// The tokens of a text in which control tokens are written as text, as chat templates write them. If that begins with the BOS
+/// token, no second one comes before it.
+fn special_tokens(model: &Model, text: &str) -> Result<Vec<u32>, Failure> {
+    let tokenizer = model.tokenizer().ok_or(gyrus::Error::NoTokenizer)?;
+    let mut ids = tokenizer.encode(text, Special::Parse, true);
+    if let (Some(bos), [first, second, ..]) = (tokenizer.bos(), ids.as_slice())
+        && tokenizer.adds_bos()
+        && [*first, *second] == [bos; 2]
+    {
+        ids.remove(0);
+    }
+    Ok(ids)
 }
 
 fn check_stops(fields: &Fields, name: &str, stop: Vec<String>) -> Result<Vec<String>, Failure> {

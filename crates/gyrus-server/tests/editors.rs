@@ -1,4 +1,4 @@
-//! Completions as llama.vim and llama.vscode ask for them: `/infill` with pieces of other files.
+//! Completions as llama.vim and llama.vscode ask for them: `/infill` with pieces of other files; and prompts with control tokens.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::path::Path;
 use common::client::post;
 use common::{TestSource, config, start_with};
 use gyrus::text::Special::Literal;
-use gyrus::{Event, Model, Request, Sampler};
+use gyrus::{Event, Message, Model, Request, Sampler};
 use gyrus_testkit::tempfile;
 use serde_json::{Value, json};
 
@@ -173,4 +173,64 @@ fn lines_end_a_completion() {
         let reply = post(server.address, "/infill", &body);
         assert_eq!((reply.status, reply.text().contains(name)), (400, true), "{}", reply.text());
     }
+}
+
+/// A client that writes control tokens itself, from `/apply-template` or from a template of its own.
+#[test]
+fn prompts_of_text_have_control_tokens_and_messages_have_not() {
+    let template =
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>\n{% endfor %}assistant: ";
+    let folder = tempfile::tempdir().unwrap();
+    let Some(source) = TestSource::with_template(template, folder.path()) else { return };
+    let model = source.model();
+    let messages = || Request::messages([Message::system("Be kind."), Message::user("Tell me of a fox.")]);
+    let ids = model.prompt_tokens(&messages()).unwrap();
+    let expected = answer(&model, messages().max_tokens(12));
+    let server = start_with(config(), source);
+    let body = json!({ "messages": [{ "role": "system", "content": "Be kind." },
+        { "role": "user", "content": "Tell me of a fox." }] });
+    let text = post(server.address, "/apply-template", &body).json()["prompt"].as_str().unwrap().to_owned();
+    let plain = model.prompt_tokens(&Request::text(&text)).unwrap();
+    assert!(plain.len() > ids.len() + 4, "the template has control tokens: {text}");
+    let options = json!({ "temperature": 0, "num_predict": 12 });
+    for (path, body, count, answer) in [
+        (
+            "/completion",
+            json!({ "prompt": text, "temperature": 0, "n_predict": 12 }),
+            "/tokens_evaluated",
+            "/content",
+        ),
+        (
+            "/v1/completions",
+            json!({ "prompt": text, "temperature": 0, "max_tokens": 12 }),
+            "/usage/prompt_tokens",
+            "/choices/0/text",
+        ),
+        (
+            "/api/generate",
+            json!({ "model": "tales", "prompt": text, "raw": true, "stream": false, "options": options }),
+            "/prompt_eval_count",
+            "/response",
+        ),
+    ] {
+        let found = post(server.address, path, &body).json();
+        let of = |path: &str| found.pointer(path).cloned().unwrap_or_default();
+        assert_eq!((of(count), of(answer)), (json!(ids.len()), json!(expected)), "{path}: {found}");
+        let mut literal = body.clone();
+        let fields = if path == "/api/generate" { &mut literal["options"] } else { &mut literal };
+        fields["parse_special"] = false.into();
+        let found = post(server.address, path, &literal).json();
+        assert_eq!(found.pointer(count), Some(&json!(plain.len())), "{path}: {found}");
+    }
+    // The content of a message is text, whatever it spells.
+    let spelt = json!({ "messages": [{ "role": "user", "content": "<|endoftext|>" }], "max_tokens": 1 });
+    let spelt_ids = model.prompt_tokens(&Request::messages([Message::user("<|endoftext|>")])).unwrap();
+    let found = post(server.address, "/v1/chat/completions", &spelt).json();
+    assert_eq!(found["usage"]["prompt_tokens"], spelt_ids.len());
+    let end = model.tokenizer().unwrap().id_of("<|endoftext|>").unwrap();
+    assert_eq!(spelt_ids.iter().filter(|id| **id == end).count(), 1);
+    let mut parsed = spelt.clone();
+    parsed["parse_special"] = true.into();
+    let refused = post(server.address, "/v1/chat/completions", &parsed);
+    assert_eq!((refused.status, refused.text().contains("parse_special")), (400, true), "{}", refused.text());
 }

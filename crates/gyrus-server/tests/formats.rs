@@ -173,10 +173,11 @@ fn ollama_answers_equal_the_library() {
     let unknown = json!({ "parent_model": "", "format": "", "family": "", "families": [],
         "parameter_size": "", "quantization_level": "" });
     assert_eq!((&tags["models"][0]["details"], &tags["models"][1]["details"]), (&described, &unknown));
-    assert_eq!(
-        (&tags["models"][0]["digest"], &tags["models"][1]["digest"]),
-        (&json!("ab".repeat(32)), &json!(""))
-    );
+    assert_eq!(tags["models"][0]["digest"], "ab".repeat(32));
+    for one in tags["models"].as_array().unwrap() {
+        // Ollama's own client cuts it after twelve digits.
+        assert_eq!(one["digest"].as_str().map(str::len), Some(64), "{one}");
+    }
     let ps = get(server.address, "/api/ps").json();
     assert_eq!(
         (&ps["models"][0]["details"], &ps["models"][0]["digest"]),
@@ -288,7 +289,8 @@ fn llama_cpp_routes_answer_as_its_server_does() {
         (&props["default_generation_settings"]["n_ctx"], &props["total_slots"]),
         (&json!(512), &json!(16))
     );
-    assert_eq!(get(server.address, "/slots").json().as_array().unwrap().len(), 16);
+    let slots = get(server.address, "/slots").json();
+    assert_eq!((slots.as_array().unwrap().len(), &slots[15]["n_ctx"]), (16, &json!(512)));
     let gap = json!({ "input_prefix": "def f():", "input_suffix": "return x" });
     let reply = post(server.address, "/infill", &gap);
     assert_eq!(

@@ -2,11 +2,12 @@
 
 mod common;
 
-use std::net::{Shutdown, TcpStream};
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use common::client::{get, is_idle, metrics, post, receive, send, wait_for};
-use common::{TestSource, config, start, start_with};
+use common::{TestSource, config, start, start_preloading, start_with};
 use gyrus_server::Config;
 use serde_json::{Value, json};
 
@@ -119,4 +120,91 @@ fn the_end_of_a_drain_reaches_requests_that_wait_for_a_model() {
         assert_eq!(reply.status, 503, "{}", reply.text());
         assert!(reply.text().contains("shutting down"), "{}", reply.text());
     }
+}
+
+/// The status of `/health/ready`, and what it says.
+fn readiness(address: SocketAddr) -> (u16, String) {
+    let reply = get(address, "/health/ready");
+    (reply.status, reply.json()["status"].as_str().unwrap().to_owned())
+}
+
+/// Waits until `/health/ready` says something other than this.
+fn after(address: SocketAddr, status: &str) -> (u16, String) {
+    let started = Instant::now();
+    loop {
+        let found = readiness(address);
+        if found.1 != status {
+            return found;
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "{found:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_server_is_ready_once_its_first_model_is_loaded() {
+    let Some(source) = TestSource::tales() else { return };
+    let source = TestSource { load_time: Duration::from_millis(700), ..source };
+    let server = start_preloading(config(), source, &["tales"]);
+    // At the first look, since a balancer may look at once.
+    assert_eq!(readiness(server.address), (503, "loading model".to_owned()));
+    assert_eq!(get(server.address, "/health/live").status, 200);
+    assert_eq!(after(server.address, "loading model"), (200, "ok".to_owned()));
+    assert_eq!(get(server.address, "/v1/models/tales").json()["status"], "ready");
+    // Models that come and go do not make it unready, also if none is loaded meanwhile.
+    post(server.address, "/v1/models/unload", &json!({ "model": "tales" }));
+    assert_eq!(readiness(server.address).0, 200);
+    let body = json!({ "model": "second", "prompt": "a", "max_tokens": 1 }).to_string();
+    let waiting = send(server.address, "POST", "/v1/completions", &[], body.as_bytes());
+    let started = Instant::now();
+    while get(server.address, "/v1/models/second").json()["status"] != "loading" {
+        assert!(started.elapsed() < Duration::from_secs(30));
+    }
+    assert_eq!(readiness(server.address).0, 200);
+    assert_eq!(receive(waiting).status, 200);
+}
+
+#[test]
+fn a_server_whose_first_model_cannot_be_loaded_is_not_ready() {
+    let Some(source) = TestSource::tales() else { return };
+    let server = start_preloading(config(), source, &["broken"]);
+    let failed = (503, "the model could not be loaded".to_owned());
+    assert_eq!(after(server.address, "loading model"), failed);
+    let other = json!({ "model": "tales", "prompt": "a", "max_tokens": 1 });
+    assert_eq!(post(server.address, "/v1/completions", &other).status, 200);
+    assert_eq!(readiness(server.address), failed, "another model is no replacement");
+    assert_eq!(get(server.address, "/health").status, 503);
+    assert_eq!(get(server.address, "/health/live").status, 200);
+}
+
+#[test]
+fn a_server_that_drains_says_so() {
+    let Some(mut server) = start(config()) else { return };
+    // A request whose body is not complete keeps the server from ending.
+    let body = json!({ "prompt": "a", "max_tokens": 1 }).to_string();
+    let mut running = TcpStream::connect(server.address).unwrap();
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n\r\n",
+        server.address,
+        body.len()
+    );
+    running.write_all(head.as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    server.stop();
+    assert_eq!(after(server.address, "ok"), (503, "shutting down".to_owned()));
+    let reply = get(server.address, "/health");
+    assert_eq!((reply.status, reply.header("connection")), (503, Some("close")));
+    assert_eq!(get(server.address, "/health/live").status, 200);
+    let refused = post(server.address, "/v1/completions", &json!({ "prompt": "a" }));
+    assert_eq!((refused.status, refused.header("connection")), (503, Some("close")), "{}", refused.text());
+    assert!(refused.header("retry-after").is_some());
+    // A connection that asks nothing does not hold it up.
+    let idle = TcpStream::connect(server.address).unwrap();
+    assert!(server.is_running());
+    running.write_all(body.as_bytes()).unwrap();
+    assert_eq!(receive(running).status, 200, "what ran is answered");
+    let started = Instant::now();
+    server.wait();
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    drop(idle);
 }

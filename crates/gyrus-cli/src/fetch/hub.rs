@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use super::digest::Digest;
 use super::http::{Ask, Client, LINKED_ETAG, Reply};
 use super::part::{Expected, Part};
-use super::progress::Progress;
+use super::progress::{Follower, Progress};
 use super::{Absent, Unavailable};
 use crate::cache::{self, Provenance, beside};
 use crate::catalogue::HubFile;
@@ -42,10 +42,10 @@ enum Outcome {
 }
 
 /// Pulls a file to `target`. The caller holds its lock.
-pub(crate) fn pull(file: &HubFile, target: &Path, hub: &Hub) -> Result<()> {
+pub(crate) fn pull(file: &HubFile, target: &Path, hub: &Hub, follower: &Follower) -> Result<()> {
     let client = Client::new(hub)?;
     let url = url(file, hub);
-    let mut progress = Progress::new(&file.to_string(), "asking the hub");
+    let mut progress = Progress::new(&file.to_string(), "asking the hub", follower);
     let reply = client.send(Ask::Describe, &url)?;
     let known = match reply.status {
         200..=399 => known(&reply),
@@ -69,7 +69,7 @@ pub(crate) fn pull(file: &HubFile, target: &Path, hub: &Hub) -> Result<()> {
     if part.bytes() > 0 {
         progress.note(&format!("going on after {}", text::bytes(part.bytes())));
     }
-    let download = Download { client, url, file, hub, known };
+    let download = Download { client, url, file, hub, known, follower };
     download.fill(&mut part, &mut progress)?;
     drop(progress);
     let (sha256, bytes) = (part.digest(), part.bytes());
@@ -87,6 +87,7 @@ struct Download<'a> {
     file: &'a HubFile,
     hub: &'a Hub,
     known: Known,
+    follower: &'a Follower,
 }
 
 impl Download<'_> {
@@ -94,6 +95,7 @@ impl Download<'_> {
     fn fill(&self, part: &mut Part, progress: &mut Progress) -> Result<()> {
         let (mut best, mut failures) = (part.bytes(), 0);
         loop {
+            self.follower.check()?;
             let reason = match self.continue_from(part, progress) {
                 Ok(Outcome::Complete) => return Ok(()),
                 Ok(Outcome::Cut(reason)) => reason,
@@ -168,7 +170,7 @@ impl Download<'_> {
         // A part takes no more than is expected of it. Without that, a server could fill the disk.
         ensure!(part.expected_bytes().is_some(), "neither the hub nor the server says how long the file is");
         progress.begin(part.expected_bytes(), part.bytes());
-        read(&mut reply, part, progress)
+        read(&mut reply, part, progress, self.follower)
     }
 
     fn check_size(&self, total: u64) -> Result<()> {
@@ -182,7 +184,7 @@ impl Download<'_> {
 }
 
 /// Reads a body to its end.
-fn read(reply: &mut Reply, part: &mut Part, progress: &mut Progress) -> Result<Outcome> {
+fn read(reply: &mut Reply, part: &mut Part, progress: &mut Progress, follower: &Follower) -> Result<Outcome> {
     let mut reader = reply.body.as_reader();
     let mut buffer = vec![0; 1 << 18];
     loop {
@@ -193,6 +195,7 @@ fn read(reply: &mut Reply, part: &mut Part, progress: &mut Progress) -> Result<O
             Err(error) => return Ok(Outcome::Cut(error.to_string())),
         }
         progress.at(part.bytes());
+        follower.check()?;
     }
     match part.expected_bytes() {
         Some(bytes) if part.bytes() < bytes => Ok(Outcome::Cut("the connection was closed".to_owned())),
@@ -341,7 +344,7 @@ mod tests {
         let target = folder.path().join("model.gguf");
         let Ok(Named::Hub(file)) = Named::parse("hf:a/b/model.gguf") else { panic!() };
         let hub = Hub { endpoint, token: None, authorities: None, patience: Duration::from_millis(200) };
-        let error = pull(&file, &target, &hub).unwrap_err();
+        let error = pull(&file, &target, &hub, &Follower::default()).unwrap_err();
         assert!(error.is::<Unavailable>());
         let message = error.to_string();
         assert!(message.starts_with("cut off after 50 B of 100 B: timeout"), "{message}");

@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -95,14 +96,28 @@ impl<'a> Pip<'a> {
         let child = command.spawn().with_context(|| format!("cannot start {}", self.way.join(" ")))?;
         let mut child = Running::new(child);
         let (mut out, mut err) = child.pipes();
-        let said = std::thread::scope(|scope| {
+        let is_over = AtomicBool::new(false);
+        let ended = Arc::clone(&child.child);
+        let (said, status) = std::thread::scope(|scope| {
             let complaints = scope.spawn(|| err.as_mut().map_or_else(Vec::new, last_bytes));
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    if self.environment.follower.is_stopped() {
+                        return end(&ended);
+                    }
+                    std::thread::sleep(LOOK);
+                }
+            });
             if let Some(out) = &mut out {
                 follow(out, arrived);
             }
-            complaints.join().unwrap_or_default()
+            let said = complaints.join().unwrap_or_default();
+            let status = child.wait();
+            is_over.store(true, Ordering::Relaxed);
+            (said, status)
         });
-        let status = child.wait().with_context(|| format!("cannot wait for {}", self.way.join(" ")))?;
+        self.environment.follower.check()?;
+        let status = status.with_context(|| format!("cannot wait for {}", self.way.join(" ")))?;
         drop(child);
         if !status.success() {
             let reason = reason(&said).unwrap_or_else(|| status.to_string());
@@ -136,7 +151,7 @@ struct Running {
     _undo: Undo,
 }
 
-/// How often is looked whether a program has ended that has closed its output.
+/// How often is looked whether a program has ended that has closed its output, and whether it is to be ended.
 const LOOK: Duration = Duration::from_millis(10);
 
 impl Running {

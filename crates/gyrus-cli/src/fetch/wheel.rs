@@ -61,9 +61,10 @@ pub(crate) fn pull(
     environment: &Environment,
 ) -> Result<()> {
     Scratch::sweep(target);
-    let mut progress = Progress::new(name, "looking for pip");
+    let mut progress = Progress::new(name, "looking for pip", &environment.follower);
     let (mut pip, mut part) = (None, None);
     for piece in pieces {
+        environment.follower.check()?;
         let scratch = Scratch::new(target)?;
         let pip = match &pip {
             Some(pip) => pip,

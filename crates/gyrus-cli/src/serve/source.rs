@@ -17,6 +17,7 @@ use super::details::{self, Known};
 use crate::catalogue::{About, CATALOGUE, Named, ON_THE_HUB, Origin};
 use crate::cli::ServerArgs;
 use crate::environment::Environment;
+use crate::fetch::progress::Follower;
 use crate::fetch::{self, Existing};
 use crate::resolve::{ModelSource, resolve};
 use crate::synthetic::Synthetic;
@@ -265,10 +266,9 @@ impl Source for Models {
     fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulled) -> bool) -> Result<(), SourceError> {
         let wrong = |error: anyhow::Error| SourceError::new(format!("{error:#}"));
         let named = Named::parse(name).map_err(wrong)?;
-        let part = cache::path_of(&named, &self.environment).map_err(wrong)?;
-        let part = cache::beside(&part, cache::PART);
         let total = self.list().into_iter().find(|one| one.name == name).map(|one| one.bytes);
-        let environment = self.environment.clone();
+        let (follower, mut environment) = (Follower::default(), self.environment.clone());
+        environment.follower = follower.clone();
         let (done, wait) = channel();
         let spawned = std::thread::Builder::new().name("pull".to_owned()).spawn(move || {
             let pulled = fetch::pull(&named, Existing::Use, &environment);
@@ -280,11 +280,14 @@ impl Source for Models {
             match wait.recv_timeout(PROGRESS) {
                 Ok(result) => return result.map_err(SourceError::new),
                 Err(RecvTimeoutError::Disconnected) => return Err(SourceError::new("the download failed")),
-                Err(RecvTimeoutError::Timeout) => {
-                    let done = fs::metadata(&part).map_or(0, |metadata| metadata.len());
-                    // A download that nobody waits for goes on: what has come would be lost.
-                    goes_on = goes_on && progress(Pulled { done, total });
+                // Once nobody waits for it, nothing is told any more: whoever comes now has it begun again.
+                Err(RecvTimeoutError::Timeout) if goes_on => {
+                    goes_on = progress(Pulled { done: follower.bytes(), total });
+                    if !goes_on {
+                        follower.stop();
+                    }
                 }
+                Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }

@@ -22,8 +22,9 @@ const HEADER_BYTES: usize = 64 << 10;
 /// The most headers of a request.
 const MOST_HEADERS: usize = 100;
 
-/// Serves a connection until its client or the server is done.
-pub(super) async fn serve<S>(stream: S, peer: SocketAddr, router: Router, state: Arc<State>)
+/// Serves a connection until its client or the server is done. One that was opened while the server drains ends with its first
+/// answer, which says that it does.
+pub(super) async fn serve<S>(stream: S, peer: SocketAddr, router: Router, state: Arc<State>, is_late: bool)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -43,6 +44,9 @@ where
     let mut connection = pin!(builder.serve_connection(stream, service));
     let mut phase = state.phase.subscribe();
     let draining = async {
+        if is_late {
+            return std::future::pending().await;
+        }
         // The state outlives every connection.
         let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
     };

@@ -1,5 +1,6 @@
 //! Listens, accepts connections within limits, and shuts down.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -23,6 +24,16 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 #[cfg(feature = "tls")]
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// A listening socket and what its connections need.
+struct Door {
+    listener: TcpListener,
+    router: Router,
+    state: Arc<State>,
+    places: Arc<Semaphore>,
+    #[cfg(feature = "tls")]
+    tls: Option<tokio_rustls::TlsAcceptor>,
+}
+
 /// Serves connections until `stop` is ready. Then running requests have some time to end.
 pub(crate) async fn listen(
     listener: TcpListener,
@@ -30,44 +41,61 @@ pub(crate) async fn listen(
     state: Arc<State>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), SetupError> {
-    #[cfg(feature = "tls")]
-    let tls = super::tls::acceptor(&state.config)?;
-    let places = Arc::new(Semaphore::new(state.config.connections));
-    let mut connections = JoinSet::new();
-    let mut stop = std::pin::pin!(stop);
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = &mut stop => break,
-        };
-        while connections.try_join_next().is_some() {}
-        let Some((stream, peer)) = checked(accepted).await else { continue };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            // Closed at once: a client can tell that from a server that is slow.
-            state.metrics.refused.fetch_add(1, Ordering::Relaxed);
-            continue;
-        };
-        // Tokens are small and must not wait for each other.
-        let _ = stream.set_nodelay(true);
-        let (router, state) = (router.clone(), Arc::clone(&state));
+    let door = Door {
+        listener,
+        router,
+        places: Arc::new(Semaphore::new(state.config.connections)),
         #[cfg(feature = "tls")]
-        if let Some(tls) = tls.clone() {
+        tls: super::tls::acceptor(&state.config)?,
+        state,
+    };
+    let mut connections = JoinSet::new();
+    tokio::select! {
+        never = door.serve(&mut connections) => match never {},
+        () = stop => {}
+    }
+    door.state.phase.send_replace(Phase::Draining);
+    // Whoever asks meanwhile whether the server is ready is told that it is not, and is not waited for.
+    let mut late = JoinSet::new();
+    tokio::select! {
+        never = door.serve(&mut late) => match never {},
+        () = drain(&door.state, connections) => {}
+    }
+    Ok(())
+}
+
+impl Door {
+    /// Accepts connections for ever.
+    async fn serve(&self, connections: &mut JoinSet<()>) -> Infallible {
+        loop {
+            let accepted = self.listener.accept().await;
+            while connections.try_join_next().is_some() {}
+            let Some((stream, peer)) = checked(accepted).await else { continue };
+            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+                // Closed at once: a client can tell that from a server that is slow.
+                self.state.metrics.refused.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            // Tokens are small and must not wait for each other.
+            let _ = stream.set_nodelay(true);
+            let (router, state) = (self.router.clone(), Arc::clone(&self.state));
+            let is_late = state.phase() != Phase::Serving;
+            #[cfg(feature = "tls")]
+            if let Some(tls) = self.tls.clone() {
+                connections.spawn(async move {
+                    let _open = Open::new(&state, place);
+                    if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+                        connection::serve(stream, peer, router, Arc::clone(&state), is_late).await;
+                    }
+                });
+                continue;
+            }
             connections.spawn(async move {
                 let _open = Open::new(&state, place);
-                if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
-                    connection::serve(stream, peer, router, Arc::clone(&state)).await;
-                }
+                connection::serve(stream, peer, router, Arc::clone(&state), is_late).await;
             });
-            continue;
         }
-        connections.spawn(async move {
-            let _open = Open::new(&state, place);
-            connection::serve(stream, peer, router, Arc::clone(&state)).await;
-        });
     }
-    drop(listener);
-    drain(&state, connections).await;
-    Ok(())
 }
 
 /// A connection that was accepted. An error is that of one connection, or of too many open files; neither ends the server.
@@ -83,8 +111,7 @@ async fn checked(accepted: io::Result<(TcpStream, SocketAddr)>) -> Option<(TcpSt
 }
 
 /// Lets running requests end, then ends them.
-async fn drain(state: &Arc<State>, mut connections: JoinSet<()>) {
-    state.phase.send_replace(Phase::Draining);
+async fn drain(state: &State, mut connections: JoinSet<()>) {
     info!(connections = connections.len(), sequences = state.gate.taken(), "shutting down");
     let all = async |connections: &mut JoinSet<()>| while connections.join_next().await.is_some() {};
     if tokio::time::timeout(state.config.drain, all(&mut connections)).await.is_err() {

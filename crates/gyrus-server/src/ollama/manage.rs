@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use axum::response::Response;
 use gyrus::tools::knows_tools;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::failure::{Failure, json_response};
 use crate::fields::Fields;
@@ -63,13 +64,26 @@ pub(crate) async fn ps(call: Call) -> Result<Response, Failure> {
     Ok(json_response(&json!({ "models": models })))
 }
 
-/// `/api/show`.
-pub(crate) async fn show(call: Call) -> Result<Response, Failure> {
-    let mut fields = Fields::parse(&call.body)?;
-    let old = fields.string("name")?;
-    let name = fields.string("model")?.or(old).ok_or_else(|| fields.wrong("model", "it is missing"))?;
+/// The model of a request. Ollama's own client writes the older `name`, and an empty `model` beside it.
+pub(super) fn take_name(fields: &mut Fields) -> Result<String, Failure> {
+    let names = [fields.string("model")?, fields.string("name")?];
+    let given = names.into_iter().flatten().find(|name| !name.is_empty());
+    given.ok_or_else(|| fields.wrong("model", "it is missing"))
+}
+
+/// The model that `/api/show` is asked for. Ollama's own client writes all fields, also those that it leaves empty.
+fn parse_show(body: &[u8]) -> Result<String, Failure> {
+    let mut fields = Fields::parse(body)?;
+    let name = take_name(&mut fields)?;
+    fields.refuse(&["system", "template", "options"])?;
     fields.ignore(&["verbose"]);
     fields.finish()?;
+    Ok(name)
+}
+
+/// `/api/show`.
+pub(crate) async fn show(call: Call) -> Result<Response, Failure> {
+    let name = parse_show(&call.body)?;
     let listed = call.state.find(&call.caller, &name).await?;
     let details = call.state.models.details(vec![listed.name.clone()]).await?;
     let details = details.into_iter().next().unwrap_or_default();
@@ -79,14 +93,15 @@ pub(crate) async fn show(call: Call) -> Result<Response, Failure> {
         "parameters": "",
         "template": "",
         "details": described["details"],
-        "model_info": { "general.size": listed.bytes, "general.description": listed.description },
+        "model_info": {
+            "general.architecture": details.family,
+            "general.size": listed.bytes,
+            "general.description": listed.description,
+        },
         "modified_at": time::of(listed.modified.unwrap_or(UNIX_EPOCH)),
     });
     if details.parameters > 0 {
         value["model_info"]["general.parameter_count"] = details.parameters.into();
-    }
-    if !details.family.is_empty() {
-        value["model_info"]["general.architecture"] = details.family.clone().into();
     }
     let loaded = call.state.models.known(&listed.name).and_then(|entry| entry.served());
     let purpose = loaded.as_ref().map(|(served, _)| served.purpose()).or(details.purpose);
@@ -134,7 +149,7 @@ fn describe(listed: &Listed, details: &Details) -> Value {
         "name": listed.name,
         "model": listed.name,
         "size": listed.bytes,
-        "digest": details.digest.as_deref().unwrap_or_default(),
+        "digest": digest(listed, details),
         "details": {
             "parent_model": "",
             "format": details.format,
@@ -144,6 +159,22 @@ fn describe(listed: &Listed, details: &Details) -> Value {
             "quantization_level": details.quantization,
         },
     })
+}
+
+/// The SHA-256 of a model's file if it is known, else one of its name, size and time, which tells versions of a model apart.
+/// Ollama's own client cuts it without asking how long it is.
+pub(super) fn digest(listed: &Listed, details: &Details) -> String {
+    let of_listed = || {
+        let modified = listed.modified.unwrap_or(UNIX_EPOCH).duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut hash = Sha256::new();
+        hash.update(listed.name.as_bytes());
+        // No name has this byte, so that no two lists of parts make the same text.
+        hash.update([0xff]);
+        hash.update(listed.bytes.to_le_bytes());
+        hash.update(modified.as_nanos().to_le_bytes());
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    details.digest.clone().unwrap_or_else(of_listed)
 }
 
 /// A number of weights as Ollama writes it: `7.2B`, `134.52M`, `260K`. Empty if it is not known.
@@ -161,6 +192,39 @@ fn parameter_size(parameters: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The bodies are those that Ollama's own client writes.
+    #[test]
+    fn fields_that_are_empty_ask_for_nothing() {
+        let body = r#"{"model":"","system":"","template":"","verbose":false,"options":null,"name":"tales"}"#;
+        assert_eq!(parse_show(body.as_bytes()).unwrap(), "tales");
+        for (name, value) in
+            [("system", json!("Hi")), ("template", json!("x")), ("options", json!({ "seed": 1 }))]
+        {
+            let error =
+                parse_show(json!({ "model": "tales", name: value }).to_string().as_bytes()).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(name));
+        }
+        let error = parse_show(br#"{"model":"","name":""}"#).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("model"), "it is not the default model");
+    }
+
+    #[test]
+    fn digests_tell_versions_apart() {
+        let listed = Listed { name: "m".to_owned(), bytes: 5, ..Listed::default() };
+        let details = Details::default();
+        let first = digest(&listed, &details);
+        assert_eq!((first.len(), first.bytes().all(|byte| byte.is_ascii_hexdigit())), (64, true));
+        assert_eq!(first, digest(&listed, &details));
+        let changed = [
+            Listed { name: "n".to_owned(), ..listed.clone() },
+            Listed { bytes: 6, ..listed.clone() },
+            Listed { modified: Some(SystemTime::now()), ..listed.clone() },
+        ];
+        changed.iter().for_each(|other| assert_ne!(digest(other, &details), first));
+        let known = Details { digest: Some("ab".repeat(32)), ..details };
+        assert_eq!(digest(&listed, &known), "ab".repeat(32));
+    }
 
     #[test]
     fn parameter_sizes_are_ollamas() {

@@ -139,6 +139,7 @@ fn finish(mut wanted: Wanted, mut fields: Fields, is_empty: bool, shape: Shape) 
         return Err(fields.wrong("top_logprobs", "it needs logprobs: true"));
     }
     wanted.logprobs = with_logprobs.then_some(top as usize);
+    fields.refuse(&["_debug_render_only"])?;
     fields.ignore(&["truncate", "shift"]);
     fields.finish()?;
     Ok(Asked { wanted, stream, is_empty, shape })

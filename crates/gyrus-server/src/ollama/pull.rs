@@ -11,6 +11,7 @@ use http_body::Frame;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
+use super::manage::{digest, take_name};
 use crate::failure::{Failure, Wire, json_response};
 use crate::fields::Fields;
 use crate::models::{PullStep, Pulled};
@@ -24,10 +25,9 @@ const LINES: usize = 4;
 pub(crate) async fn pull(call: Call) -> Result<Response, Failure> {
     call.state.check_managed()?;
     let mut fields = Fields::parse(&call.body)?;
-    let old = fields.string("name")?;
-    let name = fields.string("model")?.or(old).ok_or_else(|| fields.wrong("model", "it is missing"))?;
+    let name = take_name(&mut fields)?;
     let stream = fields.boolean("stream")?.unwrap_or(true);
-    fields.refuse(&["insecure"])?;
+    fields.refuse(&["insecure", "username", "password"])?;
     fields.finish()?;
     let listed = call.state.find(&call.caller, &name).await?;
     let steps = match listed.is_present {
@@ -38,9 +38,8 @@ pub(crate) async fn pull(call: Call) -> Result<Response, Failure> {
         return whole(call, steps).await;
     }
     let details = call.state.models.details(vec![listed.name.clone()]).await?;
-    let digest = details.into_iter().next().and_then(|details| details.digest);
     // Clients tell the layers of a model apart by it.
-    let digest = digest.map_or_else(|| listed.name.clone(), |digest| format!("sha256:{digest}"));
+    let digest = format!("sha256:{}", digest(&listed, &details.into_iter().next().unwrap_or_default()));
     let layer = Layer { status: format!("pulling {}", listed.name), digest };
     let (send, lines) = mpsc::channel(LINES);
     tokio::spawn(async move {

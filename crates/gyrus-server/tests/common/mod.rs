@@ -155,6 +155,12 @@ pub(crate) fn start(config: Config) -> Option<Running> {
 }
 
 pub(crate) fn start_with(config: Config, source: TestSource) -> Running {
+    start_preloading(config, source, &[])
+}
+
+/// Starts a server that loads models at once.
+pub(crate) fn start_preloading(config: Config, source: TestSource, preload: &[&str]) -> Running {
+    let preload = preload.iter().map(|name| (*name).to_owned()).collect();
     let (send, address) = mpsc::channel();
     let (stop, stopped) = oneshot::channel();
     let server = Server::new(config, Arc::new(source)).unwrap();
@@ -162,7 +168,7 @@ pub(crate) fn start_with(config: Config, source: TestSource) -> Running {
         let stopped = async {
             let _ = stopped.await;
         };
-        server.run(Vec::new(), stopped, |address| send.send(address).unwrap()).unwrap();
+        server.run(preload, stopped, |address| send.send(address).unwrap()).unwrap();
     });
     Running { address: address.recv().unwrap(), stop: Some(stop), thread: Some(thread) }
 }

@@ -59,6 +59,7 @@ async function answered(page, seconds) {
 async function conversation(page) {
   await page.wait("document.querySelector('#model').value === 'tales'");
   assert.ok(await page.get("!document.querySelector('#empty').hidden"));
+  assert.strictEqual(await page.get("document.querySelector('h1').textContent"), "New chat");
   await page.click("#open-settings");
   await page.fill("[name=max_tokens]", "60");
   await page.fill("[name=temperature]", "0.9");
@@ -277,6 +278,12 @@ async function failures(page) {
   await page.click("#new");
   await ask(page, "script: full");
   await page.wait(`${LAST}?.querySelector('.error')?.innerText.includes('the queue is full (try again in 7 s)')`);
+  // An answer that did not come is not told to the model as an empty one.
+  const requests = upstream.bodies.length;
+  await ask(page, "Are you there?");
+  await page.wait(`${count(".message")} === 4 && ${LAST}.querySelector('.error')`);
+  assert.strictEqual(upstream.bodies.length, requests + 1);
+  assert.deepStrictEqual(upstream.bodies.at(-1).messages, [{ role: "user", content: "script: full\n\nAre you there?" }]);
   await page.click("#new");
   await ask(page, "script: broken");
   await page.wait(`${LAST}?.querySelector('.error')?.innerText.includes('the device was lost')`);
@@ -341,6 +348,18 @@ async function phone(page) {
   await page.reload();
   await page.wait("document.querySelector('#model').value === 'tales'");
   assert.ok(await page.get("document.documentElement.scrollWidth <= 360"));
+  await page.click("#open-sidebar");
+  await page.wait("document.querySelector('#sidebar').getBoundingClientRect().left === 0");
+  const focused = "(document.querySelector('#prompt').focus(), document.activeElement.id)";
+  assert.strictEqual(await page.get(focused), "close-sidebar", "what the list covers cannot be reached");
+  await page.press("Escape");
+  assert.strictEqual(await page.get("document.activeElement.id"), "open-sidebar");
+  assert.strictEqual(await page.get(focused), "prompt");
+  await page.click("#open-sidebar");
+  await page.size(1200, 800);
+  await page.wait(`${focused} === 'prompt'`);
+  await page.size(360, 640, true);
+  await page.wait("document.querySelector('#sidebar').getBoundingClientRect().right <= 0");
   await page.click("#open-sidebar");
   await page.wait("document.querySelector('#sidebar').getBoundingClientRect().left === 0");
   await page.click("#new");
