@@ -12,7 +12,10 @@ use gyrus::{Device, Precision, Transcriber};
 const MANY: usize = 17;
 
 fn transcriber(device: Device, precision: Precision) -> Transcriber {
-    let options = SpeechOptions { device, precision, threads: Some(2), ..SpeechOptions::default() };
+    transcriber_with(SpeechOptions { device, precision, threads: Some(2), ..SpeechOptions::default() })
+}
+
+fn transcriber_with(options: SpeechOptions) -> Transcriber {
     Transcriber::open(&gyrus_testkit::repository().join("tests/data/whisper"), &options).unwrap()
 }
 
@@ -113,4 +116,21 @@ fn a_transcript_has_the_same_bits_alone_and_beside_others() {
         let alone: Vec<_> = audio.iter().map(|audio| gpu.transcribe(audio, &request).unwrap()).collect();
         assert_eq!(together(&gpu, &audio, &request), alone, "{precision:?}");
     }
+}
+
+/// Recordings wait for windows, of which there are as many as the options say.
+#[test]
+fn a_gpu_decodes_sixteen_windows_at_once() {
+    let Some(gpu) = gpu(Precision::Exact) else { return };
+    assert_eq!(gpu.windows(), 16);
+    let request = SpeechRequest { samples: 2, ..request() };
+    let audio: Vec<Waveform> = recordings(6, 15_000).into_iter().cycle().take(18).collect();
+    let found = together(&gpu, &audio, &request);
+    for (n, transcript) in found.iter().enumerate() {
+        assert_eq!(*transcript, found[n % 6], "recording {n}");
+    }
+    assert_eq!(found[..6], together(&gpu, &audio[..6], &request));
+    let device = Device::Gpu(adapter());
+    let few = SpeechOptions { device, windows: Some(3), ..SpeechOptions::default() };
+    assert_eq!(transcriber_with(few).windows(), 3);
 }

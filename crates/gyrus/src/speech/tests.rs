@@ -42,7 +42,7 @@ fn engine(checkpoint: Checkpoint, precision: Precision, device: &Device) -> Engi
         max_context: config.text_context,
         options: &options,
         progress: &|_, _| {},
-        fixed: Some(kv.clone()),
+        fixed: std::slice::from_ref(&kv),
     };
     let backend = loader.load().unwrap().backend;
     Engine::new(backend, config, &plan, &kv, 2)
@@ -317,7 +317,7 @@ fn bursts(count: usize) -> Waveform {
 
 #[test]
 fn parts_of_several_recordings_wait_for_windows() {
-    let transcriber = transcriber(SpeechOptions { windows: 2, ..SpeechOptions::default() });
+    let transcriber = transcriber(SpeechOptions { windows: Some(2), ..SpeechOptions::default() });
     let request = SpeechRequest { language: None, voice_activity: true, ..long_request() };
     let (many, few) = (bursts(5), bursts(2));
     let alone: Vec<_> = [&many, &few].map(|audio| transcriber.transcribe(audio, &request).unwrap()).into();
@@ -364,7 +364,7 @@ fn a_cache_beyond_the_memory_is_refused_before_it_is_reserved() {
             max_context: config.text_context,
             options: &Options { device, precision: Precision::Exact, ..Options::default() },
             progress: &|_, _| {},
-            fixed: Some(kv_size(&config, 1, 1 << 32, 8)),
+            fixed: &[kv_size(&config, 1, 1 << 32, 8)],
         };
         let error = loader.load().err().unwrap();
         assert!(matches!(error, Error::CacheMemory { .. }), "{error}");
