@@ -37,8 +37,9 @@ pub(crate) fn decode(
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<Decoded, AudioError> {
     let begins = bytes[..bytes.len().min(16)].escape_ascii().to_string();
-    let container = Container::prepare(&mut bytes)?;
-    let decoded = catch_unwind(AssertUnwindSafe(|| decode_track(bytes, container, begins, limits, goes_on)));
+    let (container, delay) = Container::prepare(&mut bytes)?;
+    let out = Output::new(limits, delay);
+    let decoded = catch_unwind(AssertUnwindSafe(|| decode_track(bytes, container, begins, out, goes_on)));
     decoded.unwrap_or_else(|_| Err(malformed(container.name(), "the decoder failed")))
 }
 
@@ -46,7 +47,7 @@ fn decode_track(
     bytes: Vec<u8>,
     container: Container,
     begins: String,
-    limits: &Limits,
+    mut out: Output<'_>,
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<Decoded, AudioError> {
     let format = container.name();
@@ -66,9 +67,12 @@ fn decode_track(
         .make(&parameters, &DecoderOptions::default())
         .map_err(|error| malformed(format, error))?;
 
-    let mut out = Output::new(limits);
     // Files with rates that their field cannot hold declare zero.
     if let Some(rate) = parameters.sample_rate.filter(|rate| *rate > 0) {
+        // The tag of an MP3 has 12 bits of the encoder's delay, to which that of all decoders is added.
+        if let (CODEC_TYPE_MP3, Some(delay)) = (parameters.codec, parameters.delay) {
+            out.delay = f64::from(delay) / f64::from(rate);
+        }
         out.set_rate(rate)?;
     }
     let (mut packets, mut damaged) = (0usize, 0usize);
@@ -138,15 +142,20 @@ struct Output<'a> {
     rate: u32,
     resampler: Option<Resampler>,
     samples: Vec<f32>,
-    /// Samples that were taken at the track's rate.
+    /// Seconds before the recording begins.
+    delay: f64,
+    /// Samples of them that are still to come, at the track's rate.
+    left_out: usize,
+    /// Samples that were taken at the track's rate, with those that were left out.
     taken: usize,
     /// The samples of a packet.
     mixed: Vec<f32>,
 }
 
 impl Output<'_> {
-    fn new(limits: &Limits) -> Output<'_> {
-        Output { limits, rate: 0, resampler: None, samples: Vec::new(), taken: 0, mixed: Vec::new() }
+    fn new(limits: &Limits, delay: f64) -> Output<'_> {
+        let (samples, mixed) = (Vec::new(), Vec::new());
+        Output { limits, rate: 0, resampler: None, samples, delay, left_out: 0, taken: 0, mixed }
     }
 
     /// Some formats declare the rate in their packets only.
@@ -160,6 +169,7 @@ impl Output<'_> {
         }
         self.resampler = Some(Resampler::new(rate)?);
         self.rate = rate;
+        self.left_out = (self.delay * f64::from(rate)).round() as usize;
         Ok(())
     }
 
@@ -169,7 +179,9 @@ impl Output<'_> {
         write(&mut self.mixed);
         check_finite(&self.mixed, self.taken, self.rate)?;
         let Some(resampler) = &mut self.resampler else { return Err(AudioError::Rate(self.rate)) };
-        resampler.push(&self.mixed, &mut self.samples);
+        let first = self.left_out.min(self.mixed.len());
+        self.left_out -= first;
+        resampler.push(&self.mixed[first..], &mut self.samples);
         self.taken += self.mixed.len();
         let most = self.limits.seconds;
         match self.seconds() > most || self.samples.len() as f64 > most * f64::from(SAMPLE_RATE) {

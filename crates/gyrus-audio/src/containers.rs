@@ -31,17 +31,19 @@ pub(crate) enum Container {
 }
 
 impl Container {
-    /// Finds the container by its first bytes, and makes the file safe to read.
-    pub(crate) fn prepare(bytes: &mut Vec<u8>) -> Result<Container, AudioError> {
+    /// Finds the container by its first bytes, and makes the file safe to read. Returns also the seconds before the recording
+    /// begins, as far as boxes say it.
+    pub(crate) fn prepare(bytes: &mut Vec<u8>) -> Result<(Container, f64), AudioError> {
         id3::remove(bytes)?;
         let container = Container::of(bytes);
+        let mut delay = 0.0;
         match container {
             Container::Flac => flac::remove_metadata(bytes)?,
             Container::Ogg => ogg::hide_comments(bytes),
-            Container::Mp4 => mp4::check(bytes)?,
+            Container::Mp4 => delay = mp4::check(bytes)?,
             Container::Mp3 | Container::Adts | Container::Unknown => {}
         }
-        Ok(container)
+        Ok((container, delay))
     }
 
     fn of(bytes: &[u8]) -> Container {

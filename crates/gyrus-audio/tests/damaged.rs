@@ -80,11 +80,13 @@ fn tags_of_an_m4a_are_not_read() {
 #[test]
 fn the_length_of_an_m4a_is_in_its_own_unit_of_time() {
     let whole = Waveform::decode(file("speech.m4a"), &Limits::default()).unwrap();
-    // A unit of 1/90000 s, and a duration in it.
+    // A unit of 1/90000 s, a duration in it, and the encoder's delay of 1,024 samples.
     let units = [90_000u32.to_be_bytes(), 135_000u32.to_be_bytes()].concat();
-    for (offset, other) in [(20, &units[..]), (24, &[0xff; 4])] {
-        let found = Waveform::decode(m4a(b"mdhd", offset, other), &Limits::default()).unwrap();
-        assert_eq!(found, whole);
+    let mut in_units = m4a(b"mdhd", 20, &units);
+    let edits = at(&in_units, b"elst");
+    in_units[edits + 20..edits + 24].copy_from_slice(&2_090u32.to_be_bytes());
+    for bytes in [in_units, m4a(b"mdhd", 24, &[0xff; 4])] {
+        assert_eq!(Waveform::decode(bytes, &Limits::default()).unwrap(), whole);
     }
     let error = message(m4a(b"mdhd", 24, &[0, 0x7f, 0xff, 0xff]));
     assert!(error.starts_with("the file is truncated: it declares "), "{error}");

@@ -129,8 +129,7 @@ impl GpuBackend {
     /// As [`GpuBackend::check`], but rows may write one place of the cache: measurements share blocks.
     pub(crate) fn check_bounds(&self, batch: &Batch<'_>, lists: Lists) -> Result<(), BackendError> {
         let generated = batch.kind == RowKind::Generated && lists != Lists::Encode;
-        let few = generated && self.plan.output(LOGITS).is_some();
-        let most = if few { MATVEC_ROWS } else { self.buffers.most_rows() };
+        let most = if generated { self.batch_sequences() } else { self.batch_rows() };
         if batch.rows() > most {
             return Err(BackendError::TooManyRows { rows: batch.rows(), most });
         }
@@ -163,6 +162,10 @@ impl Backend for GpuBackend {
 
     fn batch_rows(&self) -> usize {
         self.buffers.most_rows()
+    }
+
+    fn batch_sequences(&self) -> usize {
+        if self.plan.output(LOGITS).is_some() { MATVEC_ROWS } else { self.buffers.most_rows() }
     }
 
     fn kv_blocks(&self) -> &[usize] {

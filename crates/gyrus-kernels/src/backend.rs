@@ -16,6 +16,12 @@ pub trait Backend: Send {
     /// The most rows of a batch of whole texts.
     fn batch_rows(&self) -> usize;
 
+    /// The most sequences of a batch of a decoder with logits, and so the most rows of one that are generated: each has a
+    /// sequence of its own.
+    fn batch_sequences(&self) -> usize {
+        usize::MAX
+    }
+
     /// Records of the states of layers that have one.
     fn records(&self) -> usize {
         0
@@ -33,7 +39,8 @@ pub trait Backend: Send {
     }
 
     /// Runs the forward pass as [`Backend::forward`] does, with the same kernels, and shows every result to the
-    /// observer. Values that are not finite are no error here. A GPU refuses more than 16 rows of logits.
+    /// observer. Values that are not finite are no error here. More rows of logits than
+    /// [`Backend::batch_sequences`] are refused.
     fn observe(&mut self, batch: &Batch<'_>, observer: &mut Observer<'_>) -> Result<(), BackendError>;
 
     /// Slots: chunks of prompts and decode steps in flight.

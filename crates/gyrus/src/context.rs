@@ -32,7 +32,7 @@ pub enum ContextLimit {
 }
 
 /// The default KV cache takes 1/2 of the memory that the weights leave free.
-const MEMORY_DIVISOR: u64 = 2;
+pub(crate) const MEMORY_DIVISOR: u64 = 2;
 /// The default context when the free memory is unknown.
 const CAUTIOUS: usize = 8192;
 /// The shortest default context.

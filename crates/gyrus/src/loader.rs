@@ -11,7 +11,7 @@ use gyrus_kernels::{Backend, KV_BLOCK, KvSize, Plan, WeightSpec};
 use gyrus_tensor::check_scales;
 
 use crate::Error;
-use crate::context::{Budget, ContextChoice, ContextLimit, available_memory};
+use crate::context::{Budget, ContextChoice, ContextLimit, MEMORY_DIVISOR, available_memory};
 use crate::device::{Device, DeviceInfo};
 use crate::model::Options;
 use crate::quantized::Quantizer;
@@ -23,6 +23,9 @@ const MOST_WINDOWS: usize = gyrus_kernels::MAX_SLOTS;
 
 /// Records of a hybrid's state for each sequence: two that its steps alternate between, and two for checkpoints.
 const RECORDS: usize = 4;
+
+/// The most bytes of a cache that need not be larger, where the free memory is unknown.
+const CAUTIOUS_CACHE: u64 = 2 << 30;
 
 /// A backend with the model's weights, its device, and the context that its KV cache holds.
 pub(crate) struct LoadedBackend {
@@ -41,8 +44,9 @@ pub(crate) struct Loader<'a> {
     pub(crate) options: &'a Options,
     /// Called with the bytes of weights loaded so far and in total.
     pub(crate) progress: &'a dyn Fn(u64, u64),
-    /// The size of the KV cache, if it does not depend on memory and options: that of texts that are computed whole.
-    pub(crate) fixed: Option<KvSize>,
+    /// The sizes that the KV cache may have, largest first, if it does not grow with a context: those of texts that are
+    /// computed whole. Empty for others.
+    pub(crate) fixed: &'a [KvSize],
 }
 
 impl Loader<'_> {
@@ -98,22 +102,6 @@ impl Loader<'_> {
         max_tokens: usize,
         memory: Option<u64>,
     ) -> Result<(ContextChoice, KvSize), Error> {
-        if let Some(kv) = &self.fixed {
-            let cache_bytes = self.cache_bytes(kv);
-            // It cannot be made smaller.
-            if let Some(available) = memory.filter(|available| cache_bytes > *available) {
-                return Err(Error::CacheMemory { bytes: cache_bytes, available });
-            }
-            let context = ContextChoice {
-                tokens: self.max_context,
-                model: self.max_context,
-                total_tokens: kv.positions,
-                cache_bytes,
-                state_bytes: 0,
-                limit: ContextLimit::Model,
-            };
-            return Ok((context, kv.clone()));
-        }
         let sessions = self.options.sessions.max(1);
         let bytes_per_token = self.plan.kv_bytes_per_token();
         let longest = self.options.context.unwrap_or(self.max_context).min(self.max_context);
@@ -148,6 +136,38 @@ impl Loader<'_> {
             limit,
         };
         Ok((context, size))
+    }
+
+    /// The largest of the fixed sizes whose cache, with the scratch buffers that grow with it, takes at most a share of the
+    /// memory beside `empty` bytes, else the smallest. `need` is all that is allocated with a size.
+    pub(crate) fn choose_fixed(
+        &self,
+        smallest: &KvSize,
+        empty: u64,
+        max_tokens: usize,
+        memory: Option<u64>,
+        need: impl Fn(&KvSize) -> u64,
+    ) -> Result<(ContextChoice, KvSize), Error> {
+        let most = memory.map_or(CAUTIOUS_CACHE, |free| free.saturating_sub(empty) / MEMORY_DIVISOR);
+        let fits = |size: &&KvSize| {
+            let blocks = size.blocks.iter().copied().max().unwrap_or(0);
+            blocks.saturating_mul(KV_BLOCK) <= max_tokens && need(size).saturating_sub(empty) <= most
+        };
+        let size = self.fixed.iter().find(fits).unwrap_or(smallest);
+        let cache_bytes = self.cache_bytes(size);
+        // It cannot be made smaller.
+        if let Some(available) = memory.filter(|available| cache_bytes > *available) {
+            return Err(Error::CacheMemory { bytes: cache_bytes, available });
+        }
+        let context = ContextChoice {
+            tokens: self.max_context,
+            model: self.max_context,
+            total_tokens: size.positions,
+            cache_bytes,
+            state_bytes: 0,
+            limit: ContextLimit::Model,
+        };
+        Ok((context, size.clone()))
     }
 
     /// The largest KV cache of at most this many bytes. Groups with a window have blocks for as many sequences as have
@@ -203,8 +223,19 @@ impl Loader<'_> {
         self.options.threads.unwrap_or_else(Pool::available_threads)
     }
 
+    /// The context and the size of the KV cache on the host, beside this many bytes of weights.
+    fn choose_on_host(&self, weight_bytes: u64) -> Result<(ContextChoice, KvSize), Error> {
+        let memory = available_memory();
+        match self.fixed.last() {
+            None => self.choose_context(weight_bytes, usize::MAX, memory),
+            Some(smallest) => self.choose_fixed(smallest, weight_bytes, usize::MAX, memory, |size| {
+                weight_bytes.saturating_add(self.cache_bytes(size))
+            }),
+        }
+    }
+
     fn on_cpu(&self, fallback_reason: Option<String>) -> Result<LoadedBackend, Error> {
-        let (context, kv) = self.choose_context(self.weight_bytes(), usize::MAX, available_memory())?;
+        let (context, kv) = self.choose_on_host(self.weight_bytes())?;
         let threads = self.threads();
         let (done, total) = (Cell::new(0), self.weight_bytes());
         let source = WeightSource::new(self);
@@ -223,7 +254,7 @@ impl Loader<'_> {
 
     fn on_reference(&self) -> Result<LoadedBackend, Error> {
         let elems = self.plan.weights.iter().map(|spec| spec.shape.elems() as u64);
-        let (context, kv) = self.choose_context(4 * elems.sum::<u64>(), usize::MAX, available_memory())?;
+        let (context, kv) = self.choose_on_host(4 * elems.sum::<u64>())?;
         let source = WeightSource::new(self);
         let bytes = |spec: &WeightSpec| source.bytes(spec).unwrap_or(WeightBytes::Memory(Vec::new()));
         let backend = Reference::new(self.plan.clone(), &kv, bytes)
@@ -261,7 +292,13 @@ impl Loader<'_> {
         let empty = KvSize { positions: longest, blocks: vec![0; self.plan.kv.len()], records: 0 };
         let need = gyrus_gpu::MemoryNeed::new(self.plan, &empty)?;
         let memory = gpu.memory().map(|memory| memory.free);
-        let (context, kv) = self.choose_context(need.total(), gpu.most_positions(self.plan), memory)?;
+        let (empty, most) = (need.total(), gpu.most_positions(self.plan));
+        let (context, kv) = match self.fixed.last() {
+            None => self.choose_context(empty, most, memory)?,
+            Some(smallest) => self.choose_fixed(smallest, empty, most, memory, |size| {
+                gyrus_gpu::MemoryNeed::new(self.plan, size).map_or(u64::MAX, |need| need.total())
+            })?,
+        };
         let adapter = gpu.adapter();
         let device = DeviceInfo::Gpu { name: adapter.name.clone(), api: adapter.api().to_owned(), memory };
         let (done, total) = (Cell::new(0), self.weight_bytes());
@@ -357,7 +394,7 @@ mod tests {
         let sized = |options: &Options, memory| {
             let progress = &|_: u64, _: u64| {};
             let (checkpoint, plan) = (&checkpoint, &plan);
-            let loader = Loader { checkpoint, plan, max_context: 262_144, options, progress, fixed: None };
+            let loader = Loader { checkpoint, plan, max_context: 262_144, options, progress, fixed: &[] };
             loader.choose_context(5 << 30, usize::MAX, memory).unwrap()
         };
         let options = Options { sessions: 16, context: Some(8192), ..Options::default() };
@@ -404,7 +441,7 @@ mod tests {
                     max_context,
                     options: &options,
                     progress,
-                    fixed: None,
+                    fixed: &[],
                 };
                 // Memory for about a quarter of the model's context.
                 let memory = 2 * (sessions * (max_context / 4) * plan.kv_bytes_per_token()) as u64;
@@ -428,20 +465,19 @@ mod tests {
         let Some(adapter) = gyrus_gpu::adapters().into_iter().next() else { return };
         let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
         let (config, plan) = arch::build(&checkpoint, Precision::Fast, None).unwrap();
-        let load_fixed =
-            |name: &str, gpu_memory: Option<u64>, context: Option<usize>, fixed: Option<KvSize>| {
-                let options = Options { gpu_memory, context, ..Options::default() };
-                let loader = Loader {
-                    checkpoint: &checkpoint,
-                    plan: &plan,
-                    max_context: config.context,
-                    options: &options,
-                    progress: &|_, _| {},
-                    fixed,
-                };
-                loader.on_gpu_or_cpu(Some(name)).unwrap()
+        let load_fixed = |name: &str, gpu_memory: Option<u64>, context: Option<usize>, fixed: &[KvSize]| {
+            let options = Options { gpu_memory, context, ..Options::default() };
+            let loader = Loader {
+                checkpoint: &checkpoint,
+                plan: &plan,
+                max_context: config.context,
+                options: &options,
+                progress: &|_, _| {},
+                fixed,
             };
-        let load = |name: &str, gpu_memory, context| load_fixed(name, gpu_memory, context, None);
+            loader.on_gpu_or_cpu(Some(name)).unwrap()
+        };
+        let load = |name: &str, gpu_memory, context| load_fixed(name, gpu_memory, context, &[]);
         let gpu = load(&adapter.name, None, Some(64)).device;
         assert!(matches!(&gpu, DeviceInfo::Gpu { name, .. } if *name == adapter.name), "{gpu}");
         assert_eq!(gpu.to_string(), format!("{} ({})", adapter.name, adapter.api()));
@@ -457,7 +493,7 @@ mod tests {
         assert!(loaded.context.tokens < config.context, "{:?}", loaded.context);
         // A cache that cannot shrink, such as that of an encoder.
         let fixed = KvSize::full(&plan.kv, 64 * config.context);
-        let device = load_fixed(&adapter.name, Some(64 << 20), None, Some(fixed)).device.to_string();
+        let device = load_fixed(&adapter.name, Some(64 << 20), None, &[fixed]).device.to_string();
         assert!(device.starts_with("the CPU: the model needs "), "{device}");
         assert!(device.ends_with("bytes of memory are free"), "{device}");
     }

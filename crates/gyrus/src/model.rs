@@ -171,7 +171,7 @@ impl Model {
             max_context: config.context,
             options,
             progress: &progress,
-            fixed: None,
+            fixed: &[],
         };
         let LoadedBackend { backend, device, context, kv } = loader.load()?;
         let settings = Settings {
@@ -442,7 +442,7 @@ fn rebuild(
                 max_context,
                 options: &options,
                 progress: &|_, _| {},
-                fixed: None,
+                fixed: &[],
             };
             loader.reload_on_gpu(Some(&name), kv.clone())
         });

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::malformed;
 use crate::AudioError;
 
+mod delay;
 mod tables;
 mod work;
 
@@ -19,7 +20,7 @@ const LONG_HEADER: usize = 16;
 /// Boxes of other boxes.
 const CONTAINERS: [&[u8; 4]; 9] =
     [b"moov", b"trak", b"mdia", b"minf", b"stbl", b"mvex", b"moof", b"traf", b"wave"];
-/// Boxes of tags, pictures and lists of edits, which no sample needs.
+/// Boxes of tags, pictures and lists of edits, which no sample needs once the delay is read.
 const UNUSED: [&[u8; 4]; 4] = [b"udta", b"meta", b"edts", b"sidx"];
 /// Descriptions of audio samples, in the box `stsd`, which have boxes after their fields.
 const AUDIO: [&[u8; 4]; 16] = [
@@ -35,11 +36,14 @@ struct Found {
 }
 
 /// Compares the lengths and counts of all boxes with what is there, and makes boxes that are not needed free space. Tables that
-/// the reader would look through again and again become short, or are refused.
-pub(super) fn check(bytes: &mut [u8]) -> Result<(), AudioError> {
+/// the reader would look through again and again become short, or are refused. Returns the seconds of the encoder's delay.
+pub(super) fn check(bytes: &mut [u8]) -> Result<f64, AudioError> {
+    // Lists of edits and tags are hidden below.
+    let delay = delay::of(bytes).unwrap_or(0.0);
     let mut work = Work::default();
     boxes(bytes, 0..bytes.len(), b"file", 0, &mut work)?;
-    work.check()
+    work.check()?;
+    Ok(delay)
 }
 
 /// Checks the boxes of a part of the file.

@@ -74,7 +74,7 @@ impl Engine {
             max_context: max_tokens,
             options,
             progress,
-            fixed: Some(kv),
+            fixed: &[kv],
         };
         let LoadedBackend { backend, device, .. } = loader.load()?;
         let has_extents = plan.demands(&plan.forward).extents;

@@ -6,6 +6,7 @@ use gyrus_kernels::{Backend, BackendError, Batch, Inputs, KV_BLOCK, KvSize, Prec
 use gyrus_tensor::dequantize;
 
 use super::alignment::Attention;
+use super::passes::{Bound, Pass, Rows, Step};
 use crate::Error;
 use crate::arch::whisper::{CROSS_GROUP, ENCODER_GROUP, SELF_GROUP, WhisperConfig, WhisperPlan};
 
@@ -44,29 +45,21 @@ impl BlockPool {
 /// A window whose encoder's keys and values are in the cache.
 #[derive(Debug)]
 pub(super) struct Encoded {
-    blocks: Vec<u32>,
+    pub(super) blocks: Vec<u32>,
 }
 
 /// A sequence of the decoder: its tokens, and how many of them are computed.
 #[derive(Debug, Default)]
 pub(super) struct Sequence {
     pub(super) tokens: Vec<u32>,
-    computed: usize,
-    blocks: Vec<u32>,
+    pub(super) computed: usize,
+    pub(super) blocks: Vec<u32>,
 }
 
 impl Sequence {
     pub(super) fn new(tokens: Vec<u32>) -> Sequence {
         Sequence { tokens, ..Sequence::default() }
     }
-}
-
-/// A sequence to compute: the window that it attends to, and the positions of its tokens, not yet computed, whose logits are
-/// wanted beside those of the last one.
-pub(super) struct Step<'a> {
-    pub(super) sequence: &'a mut Sequence,
-    pub(super) window: &'a Encoded,
-    pub(super) also: Option<usize>,
 }
 
 /// Runs windows and sequences.
@@ -83,23 +76,6 @@ pub(super) struct Engine {
     /// Windows that are encoded in one pass.
     most_windows: usize,
     rows: Rows,
-}
-
-/// The slices of a batch, which are kept from one to the next.
-#[derive(Default)]
-struct Rows {
-    tokens: Vec<u32>,
-    positions: Vec<u32>,
-    sequences: Vec<u32>,
-    logits: Vec<u32>,
-}
-
-impl Rows {
-    fn clear(&mut self) {
-        for list in [&mut self.tokens, &mut self.positions, &mut self.sequences, &mut self.logits] {
-            list.clear();
-        }
-    }
 }
 
 /// The size of the cache for this many windows at once with `sequences` each.
@@ -180,6 +156,7 @@ impl Engine {
             rows.sequences.extend(std::iter::repeat_n(window, positions));
         }
         rows.tokens.resize(rows.positions.len(), 0);
+        rows.sources.extend(0..windows.len());
         if output {
             rows.logits.extend(0..rows.positions.len() as u32);
         }
@@ -216,7 +193,7 @@ impl Engine {
     pub(super) fn at_fault(&self, error: &Error) -> Option<usize> {
         let Error::Backend(error) = error else { return None };
         let BackendError::NotFinite { row } = **error else { return None };
-        self.rows.sequences.get(row).map(|sequence| *sequence as usize)
+        self.rows.source(row)
     }
 
     /// Gives the blocks of a window back.
@@ -237,36 +214,41 @@ impl Engine {
         Sequence { tokens: from.tokens.clone(), computed: whole * KV_BLOCK, blocks }
     }
 
-    /// Computes the tokens of sequences that are not computed yet, and returns the wanted logits in order.
-    pub(super) fn forward(&mut self, steps: &mut [Step<'_>]) -> Result<&[f32], Error> {
-        self.prepare(steps)?;
+    /// Computes the tokens of sequences that are not computed yet, and returns the wanted logits in order, `[rows, vocab]`.
+    pub(super) fn forward(&mut self, steps: &mut [Step<'_>]) -> Result<Vec<f32>, Error> {
+        self.take_blocks(steps)?;
         let Engine { backend, rows, config, .. } = self;
-        let bound = Bound::new(steps, config);
-        let logits = backend.forward(&bound.batch(rows, &bound.tables()))?;
+        let width = config.vocab;
+        let mut ends = Vec::with_capacity(steps.len());
+        for step in &*steps {
+            ends.push(ends.last().copied().unwrap_or(0) + step.logit_rows() * width);
+        }
+        let mut logits = vec![0.0; ends.last().copied().unwrap_or(0)];
+        for pass in Pass::divide(steps, backend.batch_sequences(), backend.batch_rows()) {
+            rows.collect(steps, &pass);
+            let bound = Bound::new(steps, &pass, config);
+            let mut found = backend.forward(&bound.batch(rows))?;
+            for &n in &pass.steps {
+                let own = steps[n].logit_rows() * width;
+                let (of_step, rest) = found.split_at(own);
+                logits[ends[n] - own..ends[n]].copy_from_slice(of_step);
+                found = rest;
+            }
+        }
         steps.iter_mut().for_each(|step| step.sequence.computed = step.sequence.tokens.len());
         Ok(logits)
     }
 
-    /// Collects the rows of steps, and gives their sequences the blocks they need.
-    fn prepare(&mut self, steps: &mut [Step<'_>]) -> Result<(), Error> {
-        let rows = &mut self.rows;
-        rows.clear();
-        for (n, step) in steps.iter_mut().enumerate() {
-            let Sequence { tokens, computed, blocks } = &mut *step.sequence;
+    /// Gives the sequences of steps the blocks they need.
+    fn take_blocks(&mut self, steps: &mut [Step<'_>]) -> Result<(), Error> {
+        for step in steps {
+            let Sequence { tokens, blocks, .. } = &mut *step.sequence;
             if tokens.len() > self.config.text_context {
                 let (tokens, context) = (tokens.len(), self.config.text_context);
                 return Err(Error::PromptTooLong { tokens, context });
             }
             while blocks.len() * KV_BLOCK < tokens.len() {
                 blocks.push(self.own.take()?);
-            }
-            for position in *computed..tokens.len() {
-                if position + 1 == tokens.len() || step.also == Some(position) {
-                    rows.logits.push(rows.tokens.len() as u32);
-                }
-                rows.tokens.push(tokens[position]);
-                rows.positions.push(position as u32);
-                rows.sequences.push(n as u32);
             }
         }
         Ok(())
@@ -286,10 +268,9 @@ impl Engine {
         let count = tokens.len();
         let mut sequence = Sequence::new(tokens);
         let mut queries: Vec<Vec<f32>> = vec![Vec::new(); self.config.text_layers];
-        let mut logits = Vec::new();
-        let result = self.observe(window, &mut sequence, &mut queries, &mut logits);
+        let result = self.observe(window, &mut sequence, &mut queries);
         self.drop_sequence(sequence);
-        result?;
+        let logits = result?;
         let (width, heads) = (self.config.width, self.config.text_heads);
         let dim = width / heads;
         let scale = (dim as f32).sqrt().recip();
@@ -313,37 +294,34 @@ impl Engine {
         Ok((attention, logits))
     }
 
-    /// Runs a sequence and keeps the queries of each layer to the encoder's rows, and all logits.
+    /// Runs a sequence and keeps the queries of each layer to the encoder's rows. Returns the logits of all its rows.
     fn observe(
         &mut self,
         window: &Encoded,
         sequence: &mut Sequence,
         queries: &mut [Vec<f32>],
-        logits: &mut Vec<f32>,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<f32>, Error> {
         let mut steps = [Step { sequence, window, also: None }];
-        self.prepare(&mut steps)?;
-        self.rows.logits = (0..self.rows.tokens.len() as u32).collect();
+        self.take_blocks(&mut steps)?;
         let Engine { backend, rows, config, cross_queries, .. } = self;
-        let bound = Bound::new(&steps, config);
-        let result = backend.plan().result();
-        backend.observe(&bound.batch(rows, &bound.tables()), &mut |seen| {
-            let Seen::Values(values) = seen.seen else { return false };
-            match seen.result {
-                OpResult::Queries => {
-                    if let Some(layer) = cross_queries.iter().position(|op| *op == seen.op) {
-                        queries[layer] = values.to_vec();
-                    }
-                }
-                OpResult::Buffer(id) if id == result => *logits = values.to_vec(),
-                _ => {}
+        let pass = Pass::of_one(&steps[0]);
+        rows.collect(&steps, &pass);
+        // Devices show the logits of few rows, so they are computed by a pass that is not observed.
+        rows.logits.clear();
+        let bound = Bound::new(&steps, &pass, config);
+        backend.observe(&bound.batch(rows), &mut |seen| {
+            if let (OpResult::Queries, Seen::Values(values)) = (seen.result, seen.seen)
+                && let Some(layer) = cross_queries.iter().position(|op| *op == seen.op)
+            {
+                queries[layer] = values.to_vec();
             }
             false
         })?;
-        match queries.iter().any(Vec::is_empty) || logits.is_empty() {
-            true => Err(Error::Unsupported("aligning words on this device".to_owned())),
-            false => Ok(()),
+        if queries.iter().any(Vec::is_empty) {
+            return Err(Error::Unsupported("aligning words on this device".to_owned()));
         }
+        rows.logits.extend(0..rows.tokens.len() as u32);
+        Ok(backend.forward(&bound.batch(rows))?.to_vec())
     }
 
     /// The rows of the keys' matrices that belong to alignment heads.
@@ -367,47 +345,6 @@ impl Engine {
         }
         self.key_heads = heads;
         Ok(())
-    }
-}
-
-/// What a batch borrows from its steps.
-struct Bound<'a> {
-    /// The own blocks and the window's blocks of each sequence.
-    blocks: Vec<(&'a [u32], &'a [u32])>,
-    extents: Vec<u32>,
-    lengths: Vec<u32>,
-    kind: RowKind,
-}
-
-impl<'a> Bound<'a> {
-    fn new(steps: &'a [Step<'_>], config: &WhisperConfig) -> Bound<'a> {
-        let blocks = steps.iter().map(|step| (&step.sequence.blocks[..], &step.window.blocks[..]));
-        let one = |step: &Step<'_>| step.sequence.computed + 1 == step.sequence.tokens.len();
-        Bound {
-            blocks: blocks.collect(),
-            extents: steps.iter().flat_map(|_| [0, config.audio_context as u32, 0]).collect(),
-            lengths: vec![config.text_context as u32; steps.len()],
-            kind: if steps.iter().all(one) { RowKind::Generated } else { RowKind::Prompt },
-        }
-    }
-
-    /// The block tables of each sequence by group.
-    fn tables(&self) -> Vec<&'a [u32]> {
-        self.blocks.iter().flat_map(|(own, window)| [&[][..], *window, *own]).collect()
-    }
-
-    fn batch<'b>(&'b self, rows: &'b Rows, tables: &'b [&'b [u32]]) -> Batch<'b> {
-        Batch {
-            tokens: &rows.tokens,
-            positions: &rows.positions,
-            sequences: &rows.sequences,
-            kind: self.kind,
-            logits: &rows.logits,
-            tables,
-            lengths: &self.lengths,
-            records: &[],
-            inputs: Inputs { extents: &self.extents, types: &[], features: &[] },
-        }
     }
 }
 

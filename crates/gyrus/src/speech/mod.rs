@@ -8,6 +8,7 @@ mod engine;
 mod languages;
 mod load;
 mod loops;
+mod passes;
 mod quality;
 mod request;
 mod rules;

@@ -117,7 +117,7 @@ impl<'a> Run<'a> {
         if steps.is_empty() {
             return Ok(());
         }
-        let logits = self.engine.forward(&mut steps).map(<[f32]>::to_vec);
+        let logits = self.engine.forward(&mut steps);
         drop(steps);
         let logits = logits.map_err(|error| {
             let found = self.engine.at_fault(&error).and_then(|n| places.get(n));
@@ -125,10 +125,17 @@ impl<'a> Run<'a> {
         })?;
         let mut rows = logits.chunks_exact(vocab);
         let (context, engine) = (self.context, &mut *self.engine);
-        for (stream, count) in self.files.iter_mut().flat_map(|file| &mut file.streams).zip(counts) {
+        let streams =
+            (0..).zip(&mut self.files).flat_map(|(n, file)| file.streams.iter_mut().map(move |s| (n, s)));
+        for ((index, stream), count) in streams.zip(counts) {
             if count > 0 {
                 let own: Vec<f32> = rows.by_ref().take(count).flatten().copied().collect();
-                stream.take(context, engine, own)?;
+                let position = stream.position();
+                // Words are aligned by a pass of their own.
+                stream.take(context, engine, own).map_err(|error| match engine.at_fault(&error) {
+                    Some(_) => not_finite_at(engine, index, position),
+                    None => error,
+                })?;
             }
         }
         self.steps += 1;

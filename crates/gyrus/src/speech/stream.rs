@@ -5,8 +5,9 @@ use std::sync::Arc;
 use gyrus_audio::LogMel;
 
 use super::alignment::{TimedWord, Word};
-use super::engine::{Encoded, Engine, Sequence, Step};
+use super::engine::{Encoded, Engine, Sequence};
 use super::loops;
+use super::passes::Step;
 use super::quality::compression_ratio;
 use super::request::SpeechRequest;
 use super::rules::Rules;

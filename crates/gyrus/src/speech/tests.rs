@@ -6,7 +6,8 @@ use gyrus_kernels::Precision;
 use gyrus_tensor::{DType, dequantize};
 use gyrus_testkit::{npy, repository};
 
-use super::engine::{Engine, Sequence, Step, kv_size};
+use super::engine::{Engine, Sequence, kv_size};
+use super::passes::Step;
 use super::{SpeechEvent, SpeechOptions, SpeechRequest, Transcriber};
 use crate::arch::whisper::{self, WhisperConfig};
 use crate::loader::Loader;
@@ -41,7 +42,7 @@ fn engine(checkpoint: Checkpoint, precision: Precision, device: &Device) -> Engi
         max_context: config.text_context,
         options: &options,
         progress: &|_, _| {},
-        fixed: Some(kv.clone()),
+        fixed: std::slice::from_ref(&kv),
     };
     let backend = loader.load().unwrap().backend;
     Engine::new(backend, config, &plan, &kv, 2)
@@ -57,7 +58,7 @@ fn logits(engine: &mut Engine, window: &super::engine::Encoded) -> Vec<f32> {
     let mut all = Vec::new();
     for next in 4..=TOKENS.len() {
         let step = Step { sequence: &mut sequence, window, also: None };
-        all.extend_from_slice(engine.forward(&mut [step]).unwrap());
+        all.extend(engine.forward(&mut [step]).unwrap());
         sequence.tokens.extend(TOKENS.get(next));
     }
     engine.drop_sequence(sequence);
@@ -192,13 +193,13 @@ fn a_row_does_not_depend_on_the_rows_beside_it() {
             Step { sequence: &mut second, window: &both[1], also: None },
             Step { sequence: &mut first, window: &both[0], also: Some(3) },
         ];
-        let found = engine.forward(&mut steps).unwrap().to_vec();
+        let found = engine.forward(&mut steps).unwrap();
         assert_eq!(found[VOCAB..2 * VOCAB], expected[..VOCAB], "{precision:?}");
         assert_eq!(found[2 * VOCAB..], expected[4 * VOCAB..], "{precision:?}");
         let mut fork = engine.fork(&first);
         fork.tokens.truncate(TOKENS.len());
         let step = Step { sequence: &mut fork, window: &both[0], also: None };
-        assert_eq!(engine.forward(&mut [step]).unwrap(), &expected[4 * VOCAB..], "{precision:?}");
+        assert_eq!(engine.forward(&mut [step]).unwrap(), expected[4 * VOCAB..], "{precision:?}");
     }
 }
 
@@ -316,7 +317,7 @@ fn bursts(count: usize) -> Waveform {
 
 #[test]
 fn parts_of_several_recordings_wait_for_windows() {
-    let transcriber = transcriber(SpeechOptions { windows: 2, ..SpeechOptions::default() });
+    let transcriber = transcriber(SpeechOptions { windows: Some(2), ..SpeechOptions::default() });
     let request = SpeechRequest { language: None, voice_activity: true, ..long_request() };
     let (many, few) = (bursts(5), bursts(2));
     let alone: Vec<_> = [&many, &few].map(|audio| transcriber.transcribe(audio, &request).unwrap()).into();
@@ -363,7 +364,7 @@ fn a_cache_beyond_the_memory_is_refused_before_it_is_reserved() {
             max_context: config.text_context,
             options: &Options { device, precision: Precision::Exact, ..Options::default() },
             progress: &|_, _| {},
-            fixed: Some(kv_size(&config, 1, 1 << 32, 8)),
+            fixed: &[kv_size(&config, 1, 1 << 32, 8)],
         };
         let error = loader.load().err().unwrap();
         assert!(matches!(error, Error::CacheMemory { .. }), "{error}");

@@ -34,8 +34,9 @@ pub struct SpeechOptions {
     pub precision: Precision,
     /// CPU threads. The default is one for each core that this process may use.
     pub threads: Option<usize>,
-    /// The most windows that are decoded at once.
-    pub windows: usize,
+    /// The most windows that are decoded at once, up to 64. The default is 16 on a GPU, 8 elsewhere; there are fewer if the
+    /// KV cache would take too much memory.
+    pub windows: Option<usize>,
     /// The block format that matrices of floats are quantised to while they are loaded. The default is Q8_0 on the CPU in
     /// [`Precision::Fast`], and none elsewhere.
     pub quantize: Option<DType>,
@@ -53,7 +54,7 @@ impl Default for SpeechOptions {
             device: Device::Cpu,
             precision: Precision::Fast,
             threads: None,
-            windows: 8,
+            windows: None,
             quantize: None,
             gpu_memory: None,
             pipelines: None,
@@ -153,6 +154,11 @@ impl Transcriber {
     /// The device that it runs on.
     pub fn device(&self) -> &DeviceInfo {
         &self.shared.device
+    }
+
+    /// The most windows that are decoded at once.
+    pub fn windows(&self) -> usize {
+        self.shared.windows
     }
 
     /// Bytes of weights and of the KV cache.
