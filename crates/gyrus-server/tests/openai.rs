@@ -396,3 +396,44 @@ fn speculation_changes_no_token_and_breakers_reach_the_sampler() {
     let wrong = json!({ "messages": [{ "role": "user", "content": "x" }], "dry_multiplier": 1.0, "dry_sequence_breakers": [""] });
     assert_eq!(post(server.address, "/v1/chat/completions", &wrong).status, 400);
 }
+/// The text of tokens with their log-probabilities.
+fn text_of(tokens: &[Value]) -> String {
+    let bytes = tokens.iter().flat_map(|token| token["bytes"].as_array().unwrap());
+    let bytes: Vec<u8> = bytes.map(|byte| byte.as_u64().unwrap() as u8).collect();
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Log-probabilities are those of the text, and the same whether the answer streams.
+#[test]
+fn logprobs_leave_out_reasoning_and_calls() {
+    let folder = gyrus_testkit::tempfile::tempdir().unwrap();
+    let template = "{{ messages[-1].content }}{# <think> </think> #}";
+    let Some(source) = TestSource::with_template(template, folder.path()) else { return };
+    let server = start_with(config(), source);
+    let messages = json!([{ "role": "user", "content": "A colour?" }]);
+    let parameters = json!({ "type": "object", "properties": { "x": { "enum": ["red"] } }, "required": ["x"],
+        "additionalProperties": false });
+    let tools = json!([{ "type": "function", "function": { "name": "paint", "parameters": parameters } }]);
+    for (more, text) in [
+        (json!({ "regex": "<think>red</think>green" }), Some("green")),
+        (json!({ "regex": "<think>red", "max_tokens": 8 }), None),
+        (json!({ "tools": tools, "tool_choice": "required", "parallel_tool_calls": false }), None),
+    ] {
+        let mut body = json!({ "messages": messages, "logprobs": true, "top_logprobs": 2, "temperature": 0 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let whole = post(server.address, "/v1/chat/completions", &body).json();
+        let tokens =
+            whole["choices"][0]["logprobs"]["content"].as_array().unwrap_or_else(|| panic!("{whole}"));
+        let told = text_of(tokens);
+        match text {
+            Some(text) => assert!(told.ends_with(text) && !told.contains("red"), "{told}: {whole}"),
+            None => assert!(tokens.is_empty(), "{told}: {whole}"),
+        }
+        body["stream"] = true.into();
+        let chunks = post(server.address, "/v1/chat/completions", &body).chunks();
+        let streamed =
+            chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
+        assert_eq!(&streamed.flatten().cloned().collect::<Vec<Value>>(), tokens);
+    }
+}
+
