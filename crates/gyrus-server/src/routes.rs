@@ -11,7 +11,6 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use bytes::Bytes;
 
-use crate::body::Held;
 use crate::failure::{Failure, Kind, Wire};
 use crate::state::{Caller, State};
 use crate::{anthropic, body, health, llama_cpp, native, ollama, openai, openapi, page, tei};
@@ -23,8 +22,6 @@ pub(crate) struct Call {
     /// The last part of a path that ends with a parameter.
     pub(crate) parameter: String,
     pub(crate) body: Bytes,
-    /// The room that the body takes, for as long as something of it is used.
-    pub(crate) held: Arc<Held>,
 }
 
 /// What the body of a request is.
@@ -160,9 +157,10 @@ async fn handle(
         if route.body == BodyKind::Json {
             held.add_values(&body)?;
         }
-        let held = Arc::new(held);
+        // It is set once: a request has one body.
+        let _ = caller.held.set(held);
         let parameter = parameter.map(|Path(parameter)| parameter).unwrap_or_default();
-        (route.handler)(Call { state, caller, parameter, body, held }).await
+        (route.handler)(Call { state, caller, parameter, body }).await
     };
     answered.await.unwrap_or_else(|failure| failure.response(wire))
 }

@@ -1,12 +1,12 @@
 //! What all requests share.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::body::Bodies;
+use crate::body::{Bodies, Held};
 use crate::config::{Config, SetupError};
 use crate::failure::{Failure, Kind};
 use crate::gate::Gate;
@@ -53,6 +53,9 @@ pub(crate) struct Caller {
 }
 
 impl State {
+    /// The room that its body takes, set when the body was read. Whatever works for the request has the caller, also a stream
+    /// and a thread that outlives its client, so the room is taken for as long as something of the request is in memory.
+    pub(crate) held: OnceLock<Held>,
     pub(crate) fn new(config: Config, source: Arc<dyn Source>) -> Result<Arc<State>, SetupError> {
         config.validate()?;
         let mut keys = match &config.keys {

@@ -34,11 +34,10 @@ pub(crate) async fn run<T: Send + 'static>(
     let lease = lease.keep_alive(state.kept(keep_alive));
     let progress = Progress::new(state, caller, lease.name(), started, (ticket, slot));
     let stop = StopOnDrop(Arc::clone(&progress));
-    let held = Arc::clone(&call.held);
     let part = async move {
         let turn = lease.turn().await?;
         let work = move || {
-            let _places = (turn, held);
+            let _turn = turn;
             let done = work(&lease, &progress);
             progress.end(if done.is_ok() { "finished" } else { "failed" });
             done

@@ -334,6 +334,37 @@ fn responses_repeat_their_requests() {
     assert_eq!(whole["store"], false);
 }
 
+/// Log-probabilities come with each piece of text, and whole at its end.
+#[test]
+fn responses_have_logprobs_of_their_text() {
+    let folder = gyrus_testkit::tempfile::tempdir().unwrap();
+    let template = "{{ messages[-1].content }}{# <think> </think> #}";
+    let Some(source) = TestSource::with_template(template, folder.path()) else { return };
+    let server = start_with(config(), source);
+    let mut body = json!({ "input": "A colour?", "regex": "<think>red</think>green", "temperature": 0,
+        "top_logprobs": 2, "include": ["message.output_text.logprobs"] });
+    let whole = post(server.address, "/v1/responses", &body).json();
+    let part = &whole["output"][1]["content"][0];
+    let tokens = part["logprobs"].as_array().unwrap_or_else(|| panic!("{whole}"));
+    assert_eq!((&part["text"], whole["top_logprobs"].as_u64()), (&json!("green"), Some(2)), "{whole}");
+    assert!(text_of(tokens).ends_with("green") && !text_of(tokens).contains("red"), "{whole}");
+    assert!(tokens.iter().all(|token| token["top_logprobs"].as_array().unwrap().len() == 2), "{whole}");
+    body["stream"] = true.into();
+    let events = post(server.address, "/v1/responses", &body).events();
+    let events: Vec<Value> = events.iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
+    let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).collect::<Vec<_>>();
+    let deltas = of("response.output_text.delta");
+    let deltas = deltas.iter().flat_map(|event| event["logprobs"].as_array().unwrap());
+    let deltas: Vec<Value> = deltas.cloned().collect();
+    assert!(!deltas.is_empty() && tokens.starts_with(&deltas), "{deltas:?}");
+    assert_eq!(of("response.output_text.done")[0]["logprobs"], part["logprobs"]);
+    for (field, value) in [("include", json!(["file_search_call.results"])), ("top_logprobs", json!(2))] {
+        let mut body = json!({ "input": "x" });
+        body[field] = value;
+        assert_eq!(post(server.address, "/v1/responses", &body).json()["error"]["param"], field);
+    }
+}
+
 #[test]
 fn tokens_of_reasoning_are_counted() {
     let folder = gyrus_testkit::tempfile::tempdir().unwrap();
@@ -368,34 +399,6 @@ fn tokens_of_reasoning_are_counted() {
     assert_eq!(shown["capabilities"], json!(["completion", "thinking"]));
 }
 
-#[test]
-fn speculation_changes_no_token_and_breakers_reach_the_sampler() {
-    let Some(source) = TestSource::tales() else { return };
-    let model = source.model();
-    let server = start_with(config(), source);
-    let ask = |more: Value| {
-        let mut body = json!({ "messages": [{ "role": "user", "content": "Tell me of a fox." }], "max_tokens": 100,
-            "temperature": 0 });
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let whole = post(server.address, "/v1/chat/completions", &body).json();
-        let text = whole["choices"][0]["message"]["content"].as_str().map(str::to_owned);
-        (text.unwrap_or_else(|| panic!("{whole}")), whole)
-    };
-    let plain = ask(json!({}));
-    assert_eq!(plain.1["timings"]["draft_n"], 0);
-    let speculative = ask(json!({ "speculate": true }));
-    assert_eq!(plain.0, speculative.0);
-    let dry = json!({ "dry_multiplier": 5.0, "dry_allowed_length": 1, "dry_sequence_breakers": ["zebra"] });
-    let mut greedy =
-        Sampler { top_k: 40, top_p: 0.95, min_p: 0.05, penalty_window: 64, ..Sampler::default() };
-    (greedy.temperature, greedy.dry.multiplier, greedy.dry.allowed_length) = (0.0, 5.0, 1);
-    let request = Request::messages([Message::user("Tell me of a fox.")]).max_tokens(100).sampler(greedy);
-    let expected = answer(&model, request.clone().dry_breakers(["zebra".to_owned()]))[0].clone();
-    assert_eq!(ask(dry).0, expected);
-    assert_ne!(expected, answer(&model, request)[0], "the breakers make no difference here");
-    let wrong = json!({ "messages": [{ "role": "user", "content": "x" }], "dry_multiplier": 1.0, "dry_sequence_breakers": [""] });
-    assert_eq!(post(server.address, "/v1/chat/completions", &wrong).status, 400);
-}
 /// The text of tokens with their log-probabilities.
 fn text_of(tokens: &[Value]) -> String {
     let bytes = tokens.iter().flat_map(|token| token["bytes"].as_array().unwrap());
@@ -437,3 +440,31 @@ fn logprobs_leave_out_reasoning_and_calls() {
     }
 }
 
+#[test]
+fn speculation_changes_no_token_and_breakers_reach_the_sampler() {
+    let Some(source) = TestSource::tales() else { return };
+    let model = source.model();
+    let server = start_with(config(), source);
+    let ask = |more: Value| {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "Tell me of a fox." }], "max_tokens": 100,
+            "temperature": 0 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let whole = post(server.address, "/v1/chat/completions", &body).json();
+        let text = whole["choices"][0]["message"]["content"].as_str().map(str::to_owned);
+        (text.unwrap_or_else(|| panic!("{whole}")), whole)
+    };
+    let plain = ask(json!({}));
+    assert_eq!(plain.1["timings"]["draft_n"], 0);
+    let speculative = ask(json!({ "speculate": true }));
+    assert_eq!(plain.0, speculative.0);
+    let dry = json!({ "dry_multiplier": 5.0, "dry_allowed_length": 1, "dry_sequence_breakers": ["zebra"] });
+    let mut greedy =
+        Sampler { top_k: 40, top_p: 0.95, min_p: 0.05, penalty_window: 64, ..Sampler::default() };
+    (greedy.temperature, greedy.dry.multiplier, greedy.dry.allowed_length) = (0.0, 5.0, 1);
+    let request = Request::messages([Message::user("Tell me of a fox.")]).max_tokens(100).sampler(greedy);
+    let expected = answer(&model, request.clone().dry_breakers(["zebra".to_owned()]))[0].clone();
+    assert_eq!(ask(dry).0, expected);
+    assert_ne!(expected, answer(&model, request)[0], "the breakers make no difference here");
+    let wrong = json!({ "messages": [{ "role": "user", "content": "x" }], "dry_multiplier": 1.0, "dry_sequence_breakers": [""] });
+    assert_eq!(post(server.address, "/v1/chat/completions", &wrong).status, 400);
+}
