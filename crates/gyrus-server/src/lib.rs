@@ -39,6 +39,7 @@ mod openai;
 mod openapi;
 mod page;
 mod random;
+mod places;
 mod routes;
 mod running;
 mod sampling;
