@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use self::blocks::MessageStream;
 use crate::failure::{Failure, json_response};
+use crate::encoding;
 use crate::fields::Fields;
 use crate::messages::{messages, text_of};
 use crate::routes::Call;
@@ -191,8 +192,8 @@ pub(crate) async fn create(call: Call) -> Result<Response, Failure> {
 /// Counts the tokens of a conversation.
 pub(crate) async fn count_tokens(call: Call) -> Result<Response, Failure> {
     let (wanted, _) = parse(&call.body, true)?;
-    let tokens = crate::running::prompt_tokens(&call.state, &call.caller, wanted).await?;
-    Ok(json_response(&json!({ "input_tokens": tokens.len() })))
+    let tokens = encoding::count(&call, wanted).await?;
+    Ok(json_response(&json!({ "input_tokens": tokens })))
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod collected;
 mod config;
 mod cors;
 mod embeddings;
+mod encoding;
 mod failure;
 mod fields;
 mod front;

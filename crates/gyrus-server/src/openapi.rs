@@ -75,7 +75,7 @@ fn properties(route: &Route) -> Value {
     if route.body == BodyKind::Form {
         add("file", json!({ "type": "string", "format": "binary" }));
     }
-    if route.generates {
+    if route.queues {
         add("model", json!({ "type": "string" }));
     }
     if SAMPLING.contains(&route.path) {

@@ -247,22 +247,3 @@ fn log_prompt(id: &str, prompt: &WantedPrompt) {
         }
     }
 }
-
-/// The tokens of a prompt, without a generation.
-pub(crate) async fn prompt_tokens(
-    state: &Arc<State>,
-    caller: &Arc<Caller>,
-    wanted: Wanted,
-) -> Result<Vec<u32>, Failure> {
-    let listed = state.find(caller, &wanted.model).await?;
-    let lease = state.lease(caller, &listed).await?;
-    let prepare = move || -> Result<Vec<u32>, Failure> {
-        let request = wanted.request(lease.model(), None)?;
-        Ok(lease.model().prompt_tokens(&request)?)
-    };
-    let prepared = async {
-        let prepared = tokio::task::spawn_blocking(prepare).await;
-        prepared.map_err(|error| Failure::server(format!("the prompt could not be prepared: {error}")))?
-    };
-    state.within(state.deadline(caller, None), prepared).await
-}

@@ -4,10 +4,11 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::body::{Bodies, Held};
 use crate::config::{Config, SetupError};
+use crate::encoding;
 use crate::failure::{Failure, Kind};
 use crate::gate::Gate;
 use crate::keep_alive::KeepAlive;
@@ -24,6 +25,8 @@ pub(crate) struct State {
     pub(crate) metrics: Metrics,
     /// Bodies of requests in memory.
     pub(crate) bodies: Arc<Bodies>,
+    /// Requests that encode or decode, on a thread each.
+    pub(crate) encoding: Arc<Semaphore>,
     pub(crate) phase: watch::Sender<Phase>,
 }
 
@@ -73,7 +76,8 @@ impl State {
         let gate = Gate::new(config.parallel + config.queue);
         let (phase, _) = watch::channel(Phase::Serving);
         let bodies = Bodies::new(config.max_body);
-        Ok(Arc::new(State { config, keys, models, gate, metrics: Metrics::new(), bodies, phase }))
+        let encoding = Arc::new(Semaphore::new(encoding::THREADS));
+        Ok(Arc::new(State { config, keys, models, gate, metrics: Metrics::new(), bodies, encoding, phase }))
     }
 
     pub(crate) fn phase(&self) -> Phase {
