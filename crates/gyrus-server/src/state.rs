@@ -53,16 +53,16 @@ pub(crate) struct Caller {
     pub(crate) id: String,
     /// When its headers had come. Its time begins then.
     pub(crate) arrived: Instant,
-}
-
-impl State {
     /// The room that its body takes, set when the body was read. Whatever works for the request has the caller, also a stream
     /// and a thread that outlives its client, so the room is taken for as long as something of the request is in memory.
     pub(crate) held: OnceLock<Held>,
+}
+
+impl State {
     pub(crate) fn new(config: Config, source: Arc<dyn Source>) -> Result<Arc<State>, SetupError> {
         config.validate()?;
         let mut keys = match &config.keys {
-            Some(path) => Keys::read(path)?,
+            Some(path) => Keys::read(path, &config.aliases)?,
             None => Keys::default(),
         };
         if let Some(key) = &config.api_key {
@@ -127,14 +127,7 @@ impl State {
 
     /// The model of a name, if the caller may use it.
     pub(crate) async fn find(&self, caller: &Caller, name: &str) -> Result<Listed, Failure> {
-        let listed = self.models.find(name, &|model| caller.may_use(model)).await?;
-        match &caller.key {
-            Some(key) if !key.allows(&listed.name) => {
-                let message = format!("the key {:?} may not use the model {}", key.name, listed.name);
-                Err(Failure::new(Kind::Permission, message))
-            }
-            _ => Ok(listed),
-        }
+        self.models.find(name, &|model| caller.may_use(model)).await
     }
 
     /// The queue is full.
