@@ -41,16 +41,17 @@ const SLOW: &str = "{% if messages[-1].content == 'slow' %}{% for i in range(999
 fn counting_leaves_threads_to_generations() {
     let folder = tempfile::tempdir().unwrap();
     let Some(source) = TestSource::with_template(SLOW, folder.path()) else { return };
-    let server = start_with(Config { connections: 100, ..config() }, source);
+    let server = start_with(Config { connections: 150, ..config() }, source);
     let small = json!({ "prompt": "a", "max_tokens": 1 });
     assert_eq!(post(server.address, "/v1/completions", &small).status, 200);
     let body = json!({ "messages": [{ "role": "user", "content": "slow" }] });
     let count = || begin(server.address, "/v1/messages/count_tokens", &body);
-    let clients: Vec<TcpStream> = (0..48).map(|_| count()).collect();
-    wait_for(server.address, |now| now["in_flight"].as_u64() >= Some(40));
+    let clients: Vec<TcpStream> = (0..96).map(|_| count()).collect();
+    wait_for(server.address, |now| now["in_flight"].as_u64() >= Some(88));
     assert_eq!(post(server.address, "/v1/completions", &small).status, 200);
     let left = metrics(server.address)["in_flight"].as_u64().unwrap();
-    assert!(left >= 24, "the generation waited until all but {left} of 48 prompts had been counted");
+    // On the same threads it would come after those that wait: 64 of them had to have ended.
+    assert!(left >= 64, "the generation waited until all but {left} of 96 prompts had been counted");
     // Those that wait end with their clients.
     let started = Instant::now();
     drop(clients);
@@ -71,7 +72,7 @@ fn encoding_takes_places_and_ends_in_time() {
         let started = Instant::now();
         let reply = receive(begin(server.address, path, body));
         assert_eq!(reply.status, 408, "{path}: {}", reply.text());
-        assert!(started.elapsed() < Duration::from_secs(10), "{path}: {:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(30), "{path}: {:?}", started.elapsed());
         // The work that nobody waits for keeps its place until it has ended.
         wait_for(server.address, |now| now["in_flight"] == 0);
     }
