@@ -62,7 +62,7 @@ fn counting_leaves_threads_to_generations() {
 
 #[test]
 fn encoding_takes_places_and_ends_in_time() {
-    let Some(server) = start(Config { request_timeout: Duration::from_millis(300), ..config() }) else {
+    let Some(server) = start(Config { request_timeout: Duration::from_millis(100), ..config() }) else {
         return;
     };
     // The first request may spend its time on loading.

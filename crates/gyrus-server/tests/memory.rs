@@ -12,10 +12,10 @@ use common::{config, start};
 use serde_json::json;
 
 /// A body of 3.4 MB whose values take 122 MB, and whose answer takes long.
-fn wide(max_tokens: usize) -> String {
+fn wide(max_tokens: usize, n: usize) -> String {
     let zeros = vec!["0"; 1_700_000].join(",");
     format!(
-        "{{\"prompt\": \"Once\", \"max_tokens\": {max_tokens}, \"ignore_eos\": true, \"metadata\": [{zeros}]}}"
+        "{{\"prompt\": \"Once\", \"max_tokens\": {max_tokens}, \"n\": {n}, \"ignore_eos\": true, \"metadata\": [{zeros}]}}"
     )
 }
 
@@ -63,11 +63,11 @@ fn values_of_many_bodies_have_a_limit_together() {
     let address = server.address;
     assert_eq!(post(address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 })).status, 200);
     // Two of them fit for as long as their requests run; the third does not.
-    let body = wide(400);
+    let body = wide(400, 16);
     let running: Vec<_> =
         (0..2).map(|_| send(address, "POST", "/v1/completions", &[], body.as_bytes())).collect();
     let started = Instant::now();
-    while get(address, "/v1/metrics").json()["in_flight"] != 2 {
+    while get(address, "/v1/metrics").json()["in_flight"] != 32 {
         assert!(started.elapsed() < Duration::from_secs(30));
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -83,7 +83,7 @@ fn values_of_many_bodies_have_a_limit_together() {
     // Many at once are parsed in bounded memory, and each is answered.
     let before = resident();
     let (peak, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let short = wide(1);
+    let short = wide(1, 1);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Acquire) {
