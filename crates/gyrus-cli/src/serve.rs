@@ -38,6 +38,9 @@ pub(crate) fn run(args: ServerArgs) -> Result<()> {
     }
     let server = Server::new(config(&args), Arc::new(models))?;
     if args.check {
+        if let Some(problem) = server.unknown_models(&listed).first() {
+            bail!("--keys: {problem}");
+        }
         report(&args, &server, &listed);
         return Ok(());
     }

@@ -295,6 +295,16 @@ fn settings_are_checked() {
     assert!(text.contains("--insecure"), "{text}");
     let text = refused(&["serve", model, "--keys", path, "--check"], 1);
     assert!(text.contains("server.toml"), "{text}");
+    let keys = folder.path().join("keys.toml");
+    let key = "[[key]]\nname = 'editor'\nkey = 'sk-0123456789abcdef'\nmodels = ['gpt', 'smal']\n";
+    std::fs::write(&keys, key).unwrap();
+    let named = format!("small={model}");
+    let flags = ["serve", &named, "--alias", "gpt=small", "--keys", keys.to_str().unwrap(), "--check"];
+    let text = refused(&flags, 1);
+    assert!(text.contains("\"editor\"") && text.contains("\"smal\""), "{text}");
+    std::fs::write(&keys, key.replace("'smal'", "'small'")).unwrap();
+    let output = gyrus().args(flags).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = refused(&["serve", model, "--alias", "gpt=nothing", "--check"], 1);
     assert!(text.contains("nothing"), "{text}");
     let text = refused(&["serve", model, "--parallel", "129", "--check"], 2);

@@ -3,10 +3,12 @@
 mod blocks;
 
 use axum::response::Response;
+use gyrus::constrain::Source;
 use gyrus::tools::{ToolChoice, Tools};
 use serde_json::{Value, json};
 
 use self::blocks::MessageStream;
+use crate::encoding;
 use crate::failure::{Failure, json_response};
 use crate::fields::Fields;
 use crate::messages::{messages, text_of};
@@ -16,7 +18,11 @@ use crate::stream::{collect, respond};
 use crate::wanted::{Wanted, WantedPrompt};
 
 /// Fields that would change the answer.
-const REFUSED: &[&str] = &["mcp_servers", "container", "context_management", "output_format"];
+const REFUSED: &[&str] = &["mcp_servers", "container", "context_management"];
+
+/// Fields that change nothing about it.
+const IGNORED: &[&str] =
+    &["metadata", "service_tier", "inference_geo", "cache_control", "anthropic_version", "betas"];
 
 /// The request of a body, and whether it streams. `counts`: its tokens are only to be counted.
 pub(crate) fn parse(body: &[u8], counts: bool) -> Result<(Wanted, bool), Failure> {
@@ -70,10 +76,36 @@ pub(crate) fn parse(body: &[u8], counts: bool) -> Result<(Wanted, bool), Failure
         thinking.finish()?;
     }
     wanted.take_variables(&mut fields)?;
+    take_output(&mut wanted, &mut fields)?;
     fields.refuse(REFUSED)?;
-    fields.ignore(&["metadata", "service_tier", "cache_control", "anthropic_version", "betas"]);
+    fields.ignore(IGNORED);
     fields.finish()?;
     Ok((wanted, stream))
+}
+
+/// Takes `output_config`, and `output_format`, the older name of its format.
+fn take_output(wanted: &mut Wanted, fields: &mut Fields) -> Result<(), Failure> {
+    if let Some(mut output) = fields.object("output_config")? {
+        if let Some(format) = output.object("format")? {
+            set_format(wanted, format)?;
+        }
+        if let Some(effort) = output.string("effort")? {
+            wanted.variables.insert("reasoning_effort".to_owned(), Value::from(effort));
+        }
+        output.finish()?;
+    }
+    fields.object("output_format")?.map_or(Ok(()), |format| set_format(wanted, format))
+}
+
+/// Constrains the answer to a schema.
+fn set_format(wanted: &mut Wanted, mut format: Fields) -> Result<(), Failure> {
+    if format.string("type")?.as_deref() != Some("json_schema") {
+        return Err(format.wrong("type", "it must be json_schema"));
+    }
+    let schema = format.require("schema")?;
+    let path = format.path("schema");
+    format.finish()?;
+    wanted.constrain(Source::Schema(schema.to_string()), &path)
 }
 
 /// Turns a message with blocks into messages of a chat: results of tools are messages of their own.
@@ -191,13 +223,51 @@ pub(crate) async fn create(call: Call) -> Result<Response, Failure> {
 /// Counts the tokens of a conversation.
 pub(crate) async fn count_tokens(call: Call) -> Result<Response, Failure> {
     let (wanted, _) = parse(&call.body, true)?;
-    let tokens = crate::running::prompt_tokens(&call.state, &call.caller, wanted).await?;
-    Ok(json_response(&json!({ "input_tokens": tokens.len() })))
+    let tokens = encoding::count(&call, wanted).await?;
+    Ok(json_response(&json!({ "input_tokens": tokens })))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn formats_of_answers_are_constraints() {
+        let with = |more: Value| {
+            let mut body = json!({ "max_tokens": 5, "messages": [{ "role": "user", "content": "hi" }], "inference_geo": "eu" });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            parse(body.to_string().as_bytes(), false).map(|(wanted, _)| wanted)
+        };
+        let format = json!({ "type": "json_schema", "schema": { "type": "object" } });
+        for more in [
+            json!({ "output_config": { "format": format, "effort": "low" } }),
+            json!({ "output_format": format, "output_config": { "effort": "low" } }),
+        ] {
+            let wanted = with(more).unwrap();
+            let Some(Source::Schema(schema)) = wanted.constraint else { panic!("no schema") };
+            assert_eq!(schema, "{\"type\":\"object\"}");
+            assert_eq!(wanted.variables["reasoning_effort"], "low");
+        }
+        assert!(with(json!({})).unwrap().constraint.is_none());
+        for (more, field) in [
+            (
+                json!({ "output_config": { "format": format }, "output_format": format }),
+                "output_format.schema",
+            ),
+            (json!({ "output_config": { "format": { "type": "text" } } }), "output_config.format.type"),
+            (
+                json!({ "output_config": { "format": { "type": "json_schema" } } }),
+                "output_config.format.schema",
+            ),
+            (json!({ "output_config": { "verbosity": "low" } }), "output_config.verbosity"),
+            (
+                json!({ "output_format": { "type": "json_schema", "schema": {}, "name": "x" } }),
+                "output_format.name",
+            ),
+        ] {
+            assert_eq!(with(more).unwrap_err().param.as_deref(), Some(field));
+        }
+    }
 
     #[test]
     fn a_tool_that_failed_says_so() {

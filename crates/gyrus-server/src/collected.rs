@@ -22,7 +22,9 @@ pub(crate) struct Choice {
     pub(crate) text: String,
     pub(crate) reasoning: String,
     pub(crate) calls: Vec<Call>,
+    /// The tokens of the text.
     pub(crate) tokens: Vec<Token>,
+    pending: Pending,
     pub(crate) stop: Option<StopReason>,
     pub(crate) usage: Usage,
 }
@@ -33,6 +35,38 @@ pub(crate) struct Token {
     pub(crate) id: u32,
     pub(crate) logprob: Option<f32>,
     pub(crate) top: Vec<(u32, f32)>,
+}
+
+/// Tokens of which is not known yet what they write: text, or reasoning and calls, whose log-probabilities are not told.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    tokens: Vec<Token>,
+    /// Whether the last that was written is no text, so that what is cut off behind it is none either.
+    is_hidden: bool,
+}
+
+impl Pending {
+    pub(crate) fn push(&mut self, token: Token) {
+        self.tokens.push(token);
+    }
+
+    /// Those that have written a piece of text.
+    pub(crate) fn take_text(&mut self) -> Vec<Token> {
+        self.is_hidden = false;
+        std::mem::take(&mut self.tokens)
+    }
+
+    /// Drops those that have written reasoning or a call.
+    pub(crate) fn hide(&mut self) {
+        self.is_hidden = true;
+        self.tokens.clear();
+    }
+
+    /// Those at the end of an answer. The token that ends a text belongs to it.
+    pub(crate) fn take_last(&mut self) -> Vec<Token> {
+        let tokens = std::mem::take(&mut self.tokens);
+        if self.is_hidden { Vec::new() } else { tokens }
+    }
 }
 
 impl Collected {
@@ -81,14 +115,26 @@ impl Collected {
 fn add(choices: &mut [Choice], event: Event<'_>) {
     match event {
         Event::Token { choice, id, logprob, top } => {
-            choices[choice].tokens.push(Token { id, logprob, top: top.to_vec() });
+            choices[choice].pending.push(Token { id, logprob, top: top.to_vec() });
         }
-        Event::Text { choice, text } => choices[choice].text.push_str(text),
-        Event::Reasoning { choice, text } => choices[choice].reasoning.push_str(text),
-        Event::ToolCall { choice, call } => choices[choice].calls.push(call.clone()),
+        Event::Text { choice, text } => {
+            let choice = &mut choices[choice];
+            choice.text.push_str(text);
+            choice.tokens.append(&mut choice.pending.take_text());
+        }
+        Event::Reasoning { choice, text } => {
+            choices[choice].reasoning.push_str(text);
+            choices[choice].pending.hide();
+        }
+        Event::ToolCall { choice, call } => {
+            choices[choice].calls.push(call.clone());
+            choices[choice].pending.hide();
+        }
         Event::Stop { choice, reason, usage } => {
-            choices[choice].stop = Some(reason);
-            choices[choice].usage = usage;
+            let choice = &mut choices[choice];
+            choice.tokens.append(&mut choice.pending.take_last());
+            choice.stop = Some(reason);
+            choice.usage = usage;
         }
         _ => {}
     }

@@ -15,6 +15,7 @@ use crate::work::{Progress, run};
 pub(crate) const MOST_TEXTS: usize = 4096;
 
 /// Texts, or their tokens.
+#[derive(Debug)]
 pub(crate) enum Inputs {
     Texts(Vec<String>),
     Tokens(Vec<Vec<u32>>),

@@ -50,6 +50,8 @@ impl Fields {
 
     /// Takes a field. One that is null is absent.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+        #[cfg(test)]
+        record(&self.path(name));
         self.map.shift_remove(name).filter(|value| !value.is_null())
     }
 
@@ -151,7 +153,7 @@ impl Fields {
     /// Refuses fields that would change the answer. A value that asks for nothing is allowed: false, zero, or empty.
     pub(crate) fn refuse(&mut self, names: &[&str]) -> Result<(), Failure> {
         for name in names {
-            if self.take(name).is_some_and(|value| !is_neutral(&value)) {
+            if self.map.shift_remove(*name).is_some_and(|value| !is_neutral(&value)) {
                 let failure = self.wrong(name, "it is not supported, and the answer would depend on it");
                 return Err(failure.with_code("unsupported_parameter"));
             }
@@ -192,6 +194,31 @@ fn is_neutral(value: &Value) -> bool {
         Value::Object(map) => map.is_empty(),
         Value::Bool(true) => false,
     }
+}
+
+#[cfg(test)]
+type Names = std::collections::BTreeSet<String>;
+
+#[cfg(test)]
+thread_local! {
+    /// The fields that were asked for, while somebody wants to know.
+    static ASKED: std::cell::RefCell<Option<Names>> = const { std::cell::RefCell::new(None) };
+}
+
+#[cfg(test)]
+fn record(path: &str) {
+    if !path.contains('.') {
+        ASKED.with_borrow_mut(|asked| asked.as_mut().map(|asked| asked.insert(path.to_owned())));
+    }
+}
+
+/// Parses a request. Returns also the names of the fields that it asks for, whether they are there or not; not those that are
+/// ignored or refused.
+#[cfg(test)]
+pub(crate) fn recorded<T>(parse: impl FnOnce() -> T) -> (T, Names) {
+    ASKED.set(Some(Names::new()));
+    let parsed = parse();
+    (parsed, ASKED.take().unwrap_or_default())
 }
 
 #[cfg(test)]

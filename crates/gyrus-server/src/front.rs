@@ -1,7 +1,7 @@
 //! What every request goes through first: ids, logs, hosts, origins, keys.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::body::Body;
@@ -97,7 +97,7 @@ fn check(state: &State, request: &Request, id: &str, arrived: Instant) -> Result
         key.request()?;
     }
     let address = request.extensions().get::<Peer>().map_or(String::new(), |peer| peer.0.to_string());
-    Ok(Checked::Caller(Caller { key, address, id: id.to_owned(), arrived }))
+    Ok(Checked::Caller(Caller { key, address, id: id.to_owned(), arrived, held: OnceLock::new() }))
 }
 
 /// The key that a request presents, in any of the headers that clients use.

@@ -26,6 +26,11 @@ impl Gate {
         self.taken() >= self.capacity
     }
 
+    /// The most sequences that can be in the server at once.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Acquire)
     }

@@ -1,5 +1,6 @@
 //! API keys, and what each may do.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,8 +27,8 @@ pub(crate) struct Key {
     tokens: Option<Mutex<Bucket>>,
     concurrent: usize,
     running: AtomicUsize,
-    /// Models that it may use; all if there are none.
-    models: Vec<String>,
+    /// Models that it may use; all if it names none.
+    models: Option<Vec<String>>,
     /// The highest priority that its requests may have.
     priority: i32,
 }
@@ -49,8 +50,7 @@ struct Written {
     requests_per_minute: Option<u32>,
     tokens_per_minute: Option<u32>,
     concurrent: Option<usize>,
-    #[serde(default)]
-    models: Vec<String>,
+    models: Option<Vec<String>>,
     #[serde(default)]
     priority: i32,
 }
@@ -71,14 +71,14 @@ impl std::fmt::Debug for Key {
 const SHORTEST: usize = 16;
 
 impl Keys {
-    /// Reads the file of keys.
-    pub(crate) fn read(path: &Path) -> Result<Keys, SetupError> {
+    /// Reads the file of keys. `aliases`: other names of models, which keys may have too.
+    pub(crate) fn read(path: &Path, aliases: &BTreeMap<String, String>) -> Result<Keys, SetupError> {
         let wrong = |message: String| SetupError::Keys { path: path.to_owned(), message };
         let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-        Keys::parse(&text).map_err(wrong)
+        Keys::parse(&text, aliases).map_err(wrong)
     }
 
-    fn parse(text: &str) -> Result<Keys, String> {
+    pub(crate) fn parse(text: &str, aliases: &BTreeMap<String, String>) -> Result<Keys, String> {
         // The parser's own message would quote the line, which may hold a key.
         let file: File = toml::from_str(text).map_err(|error| {
             let line =
@@ -86,8 +86,13 @@ impl Keys {
             format!("line {line}: {}", error.message())
         })?;
         let mut keys: Vec<Arc<Key>> = Vec::new();
-        for written in file.key {
+        for mut written in file.key {
             let name = written.name.clone();
+            for model in written.models.iter_mut().flatten() {
+                if let Some(of_alias) = aliases.get(model) {
+                    model.clone_from(of_alias);
+                }
+            }
             let key = Key::new(written).map_err(|message| format!("key {name:?}: {message}"))?;
             if keys.iter().any(|other| other.name == key.name || other.digest == key.digest) {
                 return Err(format!("key {name:?}: another one has the same name or is the same"));
@@ -109,10 +114,17 @@ impl Keys {
             requests_per_minute: None,
             tokens_per_minute: None,
             concurrent: None,
-            models: Vec::new(),
+            models: None,
             priority: HIGHEST_PRIORITY,
         };
         Ok(Keys(vec![Arc::new(Key::new(written)?)]))
+    }
+
+    /// The names of models that keys have and `is_known` does not know, each with the name of its key.
+    pub(crate) fn unknown_models(&self, is_known: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+        let all = self.0.iter().flat_map(|key| key.models.iter().flatten().map(move |model| (key, model)));
+        let unknown = all.filter(|(_, model)| !is_known(model));
+        unknown.map(|(key, model)| (key.name.clone(), model.clone())).collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -154,6 +166,11 @@ impl Key {
             return Err(format!(
                 "priority is {priority}, it must be from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}"
             ));
+        }
+        if models.as_ref().is_some_and(Vec::is_empty) {
+            return Err(
+                "models is empty, so that the key could use none: leave it out to allow all".to_owned()
+            );
         }
         let digest = match (key, sha256) {
             (Some(key), None) if key.len() >= SHORTEST => Sha256::digest(key.as_bytes()).into(),
@@ -215,7 +232,7 @@ impl Key {
 
     /// Whether it may use a model.
     pub(crate) fn allows(&self, model: &str) -> bool {
-        self.models.is_empty() || self.models.iter().any(|name| name == model)
+        self.models.as_ref().is_none_or(|models| models.iter().any(|name| name == model))
     }
 }
 
@@ -265,7 +282,7 @@ mod tests {
 
     #[test]
     fn keys_have_limits() {
-        let keys = Keys::parse(FILE).unwrap();
+        let keys = Keys::parse(FILE, &BTreeMap::new()).unwrap();
         assert!(keys.find("sk-0123456789abcdeF").is_none() && keys.find("").is_none());
         let editor = keys.find("sk-0123456789abcdef").unwrap();
         assert!(editor.allows("small") && !editor.allows("large"));
@@ -290,6 +307,26 @@ mod tests {
     }
 
     #[test]
+    fn keys_name_models_by_aliases_and_typos_are_found() {
+        let file = "
+            [[key]]
+            name = 'editor'
+            key = 'sk-0123456789abcdef'
+            models = ['gpt-4o', 'smal']
+            [[key]]
+            name = 'all'
+            key = 'sk-0123456789abcdeg'
+        ";
+        let aliases = BTreeMap::from([("gpt-4o".to_owned(), "chat".to_owned())]);
+        let keys = Keys::parse(file, &aliases).unwrap();
+        let editor = &keys.0[0];
+        assert!(editor.allows("chat") && !editor.allows("gpt-4o") && !editor.allows("small"));
+        assert!(keys.0[1].allows("small"));
+        let unknown = keys.unknown_models(|model| ["chat", "small"].contains(&model));
+        assert_eq!(unknown, [("editor".to_owned(), "smal".to_owned())]);
+    }
+
+    #[test]
     fn errors_do_not_quote_keys() {
         for (text, part) in [
             ("", "there is no [[key]]"),
@@ -302,8 +339,9 @@ mod tests {
                 "priority is 1001, it must be from -1000 to 1000",
             ),
             ("[[key]]\nname = 'a'\nsecret = 'sk-0123456789abcdef'", "unknown field"),
+            ("[[key]]\nname = 'a'\nkey = 'sk-0123456789abcdef'\nmodels = []", "models is empty"),
         ] {
-            let error = Keys::parse(text).unwrap_err();
+            let error = Keys::parse(text, &BTreeMap::new()).unwrap_err();
             assert!(error.contains(part) && !error.contains("0123456789"), "{error}");
         }
     }

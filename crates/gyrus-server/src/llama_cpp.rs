@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use self::line_limits::LineLimits;
 use crate::collected::{Counts, Token, token_text};
+use crate::encoding::{self, decode, encode};
 use crate::failure::{Failure, Wire, json_response};
 use crate::fields::Fields;
 use crate::infill::{Infill, take_extra};
 use crate::messages::messages;
-use crate::native::encode;
 use crate::openai::completions::prompt;
 use crate::routes::Call;
-use crate::running::{prompt_tokens, start};
+use crate::running::start;
 use crate::stream::{Format, collect, respond, sse};
 use crate::wanted::{Wanted, WantedPrompt};
 
@@ -235,62 +235,62 @@ impl Format for CompletionStream {
     }
 }
 
-/// `/tokenize`.
-pub(crate) async fn tokenize(call: Call) -> Result<Response, Failure> {
-    let mut fields = Fields::parse(&call.body)?;
+/// The request of tokens of a body: the model, the text, and whether special tokens are parsed and added.
+pub(crate) fn parse_tokenize(body: &[u8]) -> Result<(String, String, bool, bool), Failure> {
+    let mut fields = Fields::parse(body)?;
     let model = fields.string("model")?.unwrap_or_default();
     let text = fields.string("content")?.ok_or_else(|| fields.wrong("content", "it is missing"))?;
     let add_special = fields.boolean("add_special")?.unwrap_or(false);
     let special = fields.boolean("parse_special")?.unwrap_or(true);
     fields.refuse(&["with_pieces"])?;
     fields.finish()?;
+    Ok((model, text, special, add_special))
+}
+
+/// `/tokenize`.
+pub(crate) async fn tokenize(call: Call) -> Result<Response, Failure> {
+    let (model, text, special, add_special) = parse_tokenize(&call.body)?;
     let tokens = encode(&call, &model, text, special, add_special).await?;
     Ok(json_response(&json!({ "tokens": tokens })))
 }
 
-/// `/detokenize`.
-pub(crate) async fn detokenize(call: Call) -> Result<Response, Failure> {
-    let mut fields = Fields::parse(&call.body)?;
+/// The request of a text of a body: the model and the tokens.
+pub(crate) fn parse_detokenize(body: &[u8]) -> Result<(String, Vec<u32>), Failure> {
+    let mut fields = Fields::parse(body)?;
     let model = fields.string("model")?.unwrap_or_default();
     let value = fields.require("tokens")?;
     let Some(WantedPrompt::Ids(ids)) = prompt(&value) else {
         return Err(fields.wrong("tokens", "it must be a list of token ids"));
     };
     fields.finish()?;
+    Ok((model, ids))
+}
+
+/// `/detokenize`.
+pub(crate) async fn detokenize(call: Call) -> Result<Response, Failure> {
+    let (model, ids) = parse_detokenize(&call.body)?;
     let text = decode(&call, &model, ids).await?;
     Ok(json_response(&json!({ "content": text })))
 }
 
-/// Decodes tokens on a thread for CPU work.
-async fn decode(call: &Call, model: &str, ids: Vec<u32>) -> Result<String, Failure> {
-    let listed = call.state.find(&call.caller, model).await?;
-    let lease = call.state.lease(&call.caller, &listed).await?;
-    let decode = move || -> Result<String, Failure> {
-        let tokenizer = lease.model().tokenizer().ok_or(gyrus::Error::NoTokenizer)?;
-        let vocab = tokenizer.vocab_size();
-        match ids.iter().find(|id| **id as usize >= vocab) {
-            Some(id) => Err(gyrus::Error::TokenId { id: *id, vocab }.into()),
-            None => Ok(tokenizer.decode(&ids, true)),
-        }
-    };
-    let decoded = tokio::task::spawn_blocking(decode).await;
-    decoded.map_err(|error| Failure::server(format!("the tokens could not be decoded: {error}")))?
-}
-
-/// `/apply-template`.
-pub(crate) async fn apply_template(call: Call) -> Result<Response, Failure> {
-    let mut fields = Fields::parse(&call.body)?;
+/// The request of a prompt of a body.
+pub(crate) fn parse_template(body: &[u8]) -> Result<Wanted, Failure> {
+    let mut fields = Fields::parse(body)?;
     let model = fields.string("model")?.unwrap_or_default();
     let list = fields.list("messages")?.ok_or_else(|| fields.wrong("messages", "it is missing"))?;
-    let mut wanted = Wanted::new(model.clone(), WantedPrompt::Messages(messages(list, "messages")?));
+    let mut wanted = Wanted::new(model, WantedPrompt::Messages(messages(list, "messages")?));
     if let Some(tools) = fields.take("tools") {
         let tools = gyrus::tools::Tools::from_value(&tools);
         wanted.tools = Some(tools.map_err(|error| fields.wrong("tools", error.to_string()))?);
     }
     wanted.take_variables(&mut fields)?;
     fields.finish()?;
-    let ids = prompt_tokens(&call.state, &call.caller, wanted).await?;
-    let text = decode(&call, &model, ids).await?;
+    Ok(wanted)
+}
+
+/// `/apply-template`.
+pub(crate) async fn apply_template(call: Call) -> Result<Response, Failure> {
+    let text = encoding::prompt(&call, parse_template(&call.body)?).await?;
     Ok(json_response(&json!({ "prompt": text })))
 }
 

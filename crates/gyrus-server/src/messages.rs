@@ -12,7 +12,8 @@ pub(crate) fn messages(list: Vec<Value>, field: &str) -> Result<Vec<Value>, Fail
     list.into_iter().enumerate().map(|(at, one)| message(one, &format!("{field}[{at}]"))).collect()
 }
 
-fn message(mut message: Value, path: &str) -> Result<Value, Failure> {
+/// The same of one message. `path` is where it is in the request.
+pub(crate) fn message(mut message: Value, path: &str) -> Result<Value, Failure> {
     let Some(map) = message.as_object_mut() else {
         return Err(Failure::field(path, "a message must be an object"));
     };

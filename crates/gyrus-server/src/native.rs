@@ -5,41 +5,28 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use gyrus::text::Special;
 use serde_json::json;
 
+use crate::encoding::encode;
 use crate::failure::{Failure, json_response};
 use crate::fields::Fields;
 use crate::routes::Call;
 
-/// `/v1/tokenize`.
-pub(crate) async fn tokenize(call: Call) -> Result<Response, Failure> {
-    let mut fields = Fields::parse(&call.body)?;
+/// The request of tokens of a body: the model, the text, and whether special tokens are parsed and added.
+pub(crate) fn parse_tokenize(body: &[u8]) -> Result<(String, String, bool), Failure> {
+    let mut fields = Fields::parse(body)?;
     let model = fields.string("model")?.unwrap_or_default();
     let text = fields.string("text")?.ok_or_else(|| Failure::field("text", "it is missing"))?;
     let special = fields.boolean("special")?.unwrap_or(false);
     fields.finish()?;
-    let tokens = encode(&call, &model, text, special, special).await?;
-    Ok(json_response(&json!({ "count": tokens.len(), "tokens": tokens })))
+    Ok((model, text, special))
 }
 
-/// Encodes text on a thread for CPU work.
-pub(crate) async fn encode(
-    call: &Call,
-    model: &str,
-    text: String,
-    special: bool,
-    add_special: bool,
-) -> Result<Vec<u32>, Failure> {
-    let listed = call.state.find(&call.caller, model).await?;
-    let lease = call.state.lease(&call.caller, &listed).await?;
-    let encode = move || -> Result<Vec<u32>, Failure> {
-        let tokenizer = lease.model().tokenizer().ok_or(gyrus::Error::NoTokenizer)?;
-        let special = if special { Special::Parse } else { Special::Literal };
-        Ok(tokenizer.encode(&text, special, add_special))
-    };
-    let encoded = tokio::task::spawn_blocking(encode).await;
-    encoded.map_err(|error| Failure::server(format!("the text could not be encoded: {error}")))?
+/// `/v1/tokenize`.
+pub(crate) async fn tokenize(call: Call) -> Result<Response, Failure> {
+    let (model, text, special) = parse_tokenize(&call.body)?;
+    let tokens = encode(&call, &model, text, special, special).await?;
+    Ok(json_response(&json!({ "count": tokens.len(), "tokens": tokens })))
 }
 
 /// `/v1/models/load`.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, json_response};
 use crate::routes::{BodyKind, Call, ROUTES, Route};
-use crate::sampling::numbers;
+use crate::schemas;
 
 /// `/openapi.json`.
 pub(crate) async fn serve(_: Call) -> Result<Response, Failure> {
@@ -55,33 +55,16 @@ pub(crate) fn description() -> Value {
     })
 }
 
-/// Routes whose requests have the parameters of samplers beside their other fields.
-const SAMPLING: &[&str] = &[
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/api/chat",
-    "/api/generate",
-    "/completion",
-    "/infill",
-];
-
-/// The fields of a request that tables of this server know; there are more. `{}` is a field of any type.
+/// The fields of a request. `{}` is a field of any type.
 fn properties(route: &Route) -> Value {
-    let mut properties: Map<String, Value> =
-        route.required.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
-    let mut add = |name: &str, schema: Value| drop(properties.insert(name.to_owned(), schema));
+    let mut properties = schemas::properties(route.path);
+    let mut add = |name: &str, schema: Value| {
+        properties.entry(name).or_insert(schema);
+    };
     if route.body == BodyKind::Form {
         add("file", json!({ "type": "string", "format": "binary" }));
     }
-    if route.generates {
-        add("model", json!({ "type": "string" }));
-    }
-    if SAMPLING.contains(&route.path) {
-        add("stream", json!({ "type": "boolean" }));
-        numbers().for_each(|name| add(name, json!({ "type": "number" })));
-    }
+    route.required.iter().for_each(|name| add(name, json!({})));
     Value::Object(properties)
 }
 

@@ -11,7 +11,6 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use bytes::Bytes;
 
-use crate::body::Held;
 use crate::failure::{Failure, Kind, Wire};
 use crate::state::{Caller, State};
 use crate::{anthropic, body, health, llama_cpp, native, ollama, openai, openapi, page, tei};
@@ -23,8 +22,6 @@ pub(crate) struct Call {
     /// The last part of a path that ends with a parameter.
     pub(crate) parameter: String,
     pub(crate) body: Bytes,
-    /// The room that the body takes, for as long as something of it is used.
-    pub(crate) held: Arc<Held>,
 }
 
 /// What the body of a request is.
@@ -47,22 +44,22 @@ pub(crate) struct Route {
     pub(crate) required: &'static [&'static str],
     /// What the body of a request is.
     pub(crate) body: BodyKind,
-    /// Whether it starts a generation, so that a full queue refuses it before its body is read.
-    pub(crate) generates: bool,
+    /// Whether it takes a place in the queue, so that a full queue refuses it before its body is read.
+    pub(crate) queues: bool,
     handler: fn(Call) -> Answered,
 }
 
 macro_rules! route {
     (GET $path:literal, $($rest:tt)*) => { route!(GET None $path, $($rest)*) };
     (POST $path:literal, $($rest:tt)*) => { route!(POST Json $path, $($rest)*) };
-    ($method:ident $body:ident $path:literal, $summary:literal, $required:expr, $generates:literal, $handler:path) => {
+    ($method:ident $body:ident $path:literal, $summary:literal, $required:expr, $queues:literal, $handler:path) => {
         Route {
             method: Method::$method,
             body: BodyKind::$body,
             path: $path,
             summary: $summary,
             required: &$required,
-            generates: $generates,
+            queues: $queues,
             handler: |call| Box::pin($handler(call)),
         }
     };
@@ -92,7 +89,7 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(GET "/v1/models/{*id}", "OpenAI: describe a model", [], false, openai::models::show),
 
     route!(POST "/v1/messages", "Anthropic: answer a conversation", ["messages", "max_tokens"], true, anthropic::create),
-    route!(POST "/v1/messages/count_tokens", "Anthropic: count the tokens of a conversation", ["messages"], false, anthropic::count_tokens),
+    route!(POST "/v1/messages/count_tokens", "Anthropic: count the tokens of a conversation", ["messages"], true, anthropic::count_tokens),
 
     route!(POST "/api/chat", "Ollama: answer a conversation", ["model"], true, ollama::chat),
     route!(POST "/api/generate", "Ollama: answer a prompt", ["model"], true, ollama::generate),
@@ -108,14 +105,14 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(GET "/slots", "llama.cpp: what runs", [], false, llama_cpp::slots),
     route!(POST "/completion", "llama.cpp: complete a prompt", ["prompt"], true, llama_cpp::completion),
     route!(POST "/infill", "llama.cpp: fill a gap in code", ["input_prefix", "input_suffix"], true, llama_cpp::infill),
-    route!(POST "/tokenize", "llama.cpp: encode text", ["content"], false, llama_cpp::tokenize),
-    route!(POST "/detokenize", "llama.cpp: decode tokens", ["tokens"], false, llama_cpp::detokenize),
-    route!(POST "/apply-template", "llama.cpp: the prompt of a conversation", ["messages"], false, llama_cpp::apply_template),
+    route!(POST "/tokenize", "llama.cpp: encode text", ["content"], true, llama_cpp::tokenize),
+    route!(POST "/detokenize", "llama.cpp: decode tokens", ["tokens"], true, llama_cpp::detokenize),
+    route!(POST "/apply-template", "llama.cpp: the prompt of a conversation", ["messages"], true, llama_cpp::apply_template),
 
     route!(POST "/embed", "TEI: compute vectors of texts", ["inputs"], true, tei::embed),
     route!(POST "/rerank", "TEI: order texts by relevance", ["query", "texts"], true, tei::rerank),
 
-    route!(POST "/v1/tokenize", "Encode text", ["text"], false, native::tokenize),
+    route!(POST "/v1/tokenize", "Encode text", ["text"], true, native::tokenize),
     route!(POST "/v1/models/load", "Load a model", ["model"], false, native::load),
     route!(POST "/v1/models/unload", "Unload a model when its requests have ended", ["model"], false, native::unload),
     route!(GET "/v1/metrics", "Metrics as JSON", [], false, native::metrics),
@@ -148,7 +145,7 @@ async fn handle(
     let Some(caller) = parts.extensions.remove::<Arc<Caller>>() else {
         return Failure::server("the sender of the request is unknown").response(wire);
     };
-    if route.generates && state.gate.is_full() {
+    if route.queues && state.gate.is_full() {
         return state.full().response(wire);
     }
     let answered = async {
@@ -160,9 +157,10 @@ async fn handle(
         if route.body == BodyKind::Json {
             held.add_values(&body)?;
         }
-        let held = Arc::new(held);
+        // It is set once: a request has one body.
+        let _ = caller.held.set(held);
         let parameter = parameter.map(|Path(parameter)| parameter).unwrap_or_default();
-        (route.handler)(Call { state, caller, parameter, body, held }).await
+        (route.handler)(Call { state, caller, parameter, body }).await
     };
     answered.await.unwrap_or_else(|failure| failure.response(wire))
 }

@@ -11,10 +11,9 @@ use gyrus::{Answer, Event, Model, StopReason, Usage};
 use tracing::info;
 
 use crate::failure::{Failure, Kind};
-use crate::gate::Ticket;
-use crate::keys::Slot;
 use crate::metrics::ModelCounts;
 use crate::models::{Lease, Listed};
+use crate::places::Places;
 use crate::state::{Caller, State};
 use crate::wanted::{Wanted, WantedPrompt};
 
@@ -27,7 +26,7 @@ pub(crate) struct Running {
     /// Ready when the server ends running requests.
     ending: Pin<Box<dyn Future<Output = ()> + Send>>,
     #[allow(dead_code, reason = "places are given back when they are dropped")]
-    places: (Ticket, Option<Slot>),
+    places: Arc<Places>,
 }
 
 /// Starts a generation: finds the model, enters the queue, loads the model if needed, and prepares the prompt on a thread
@@ -37,17 +36,35 @@ pub(crate) async fn start(
     caller: &Arc<Caller>,
     wanted: Wanted,
 ) -> Result<Running, Failure> {
-    let listed = state.find(caller, &wanted.model).await?;
+    let started = start_all(state, caller, vec![wanted]).await?.pop();
+    started.ok_or_else(|| Failure::server("nothing was started"))
+}
+
+/// Starts the generations of a request, of the same model. They enter the queue together: all of them, or none.
+pub(crate) async fn start_all(
+    state: &Arc<State>,
+    caller: &Arc<Caller>,
+    all: Vec<Wanted>,
+) -> Result<Vec<Running>, Failure> {
+    let Some(first) = all.first() else { return Ok(Vec::new()) };
+    let listed = state.find(caller, &first.model).await?;
     if let Some(key) = &caller.key {
-        key.check_priority(wanted.priority)?;
+        key.check_priority(first.priority)?;
     }
-    let ticket = state.gate.enter(wanted.choices).ok_or_else(|| state.full())?;
-    let slot = caller.key.as_ref().map(|key| key.enter()).transpose()?;
-    if state.config.log_prompts {
-        log_prompt(&caller.id, &wanted.prompt);
-    }
-    let deadline = state.deadline(caller, wanted.time_limit);
-    let prepared = prepare(state, caller, wanted, &listed, (ticket, slot), deadline);
+    let sequences = all.iter().map(|wanted| wanted.choices).sum();
+    let places = Places::take(state, caller, sequences, if all.len() > 1 { "prompt" } else { "n" })?;
+    let deadline = state.deadline(caller, first.time_limit);
+    let prepared = async {
+        let mut running = Vec::new();
+        for wanted in all {
+            if state.config.log_prompts {
+                log_prompt(&caller.id, &wanted.prompt);
+            }
+            let places = Arc::clone(&places);
+            running.push(prepare(state, caller, wanted, &listed, places, deadline).await?);
+        }
+        Ok::<_, Failure>(running)
+    };
     state.within(deadline, prepared).await
 }
 
@@ -57,7 +74,7 @@ async fn prepare(
     caller: &Arc<Caller>,
     mut wanted: Wanted,
     listed: &Listed,
-    places: (Ticket, Option<Slot>),
+    places: Arc<Places>,
     deadline: Instant,
 ) -> Result<Running, Failure> {
     let started = Instant::now();
@@ -229,23 +246,4 @@ fn log_prompt(id: &str, prompt: &WantedPrompt) {
             info!(id = %id, prefix = %infill.prefix, suffix = %infill.suffix, "prompt");
         }
     }
-}
-
-/// The tokens of a prompt, without a generation.
-pub(crate) async fn prompt_tokens(
-    state: &Arc<State>,
-    caller: &Arc<Caller>,
-    wanted: Wanted,
-) -> Result<Vec<u32>, Failure> {
-    let listed = state.find(caller, &wanted.model).await?;
-    let lease = state.lease(caller, &listed).await?;
-    let prepare = move || -> Result<Vec<u32>, Failure> {
-        let request = wanted.request(lease.model(), None)?;
-        Ok(lease.model().prompt_tokens(&request)?)
-    };
-    let prepared = async {
-        let prepared = tokio::task::spawn_blocking(prepare).await;
-        prepared.map_err(|error| Failure::server(format!("the prompt could not be prepared: {error}")))?
-    };
-    state.within(state.deadline(caller, None), prepared).await
 }

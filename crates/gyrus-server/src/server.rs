@@ -8,12 +8,12 @@ use std::time::Duration;
 use axum::middleware::from_fn_with_state;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::config::{Config, SetupError};
 use crate::front::front;
 use crate::http;
-use crate::models::Source;
+use crate::models::{Listed, Source};
 use crate::routes::router;
 use crate::state::{Loading, State};
 
@@ -49,6 +49,12 @@ impl Server {
         self.state.keys.len()
     }
 
+    /// What is wrong with the names of models that keys have: a key can use no model of a name that is not in this list.
+    pub fn unknown_models(&self, listed: &[Listed]) -> Vec<String> {
+        let unknown = self.state.keys.unknown_models(|model| listed.iter().any(|one| one.name == model));
+        unknown.iter().map(|(key, model)| format!("key {key:?}: there is no model {model:?}")).collect()
+    }
+
     /// Listens and serves until `stop` is ready, then drains. `ready` is called with the address once requests are taken.
     /// `preload`: models to load at once; the others are loaded when they are asked for.
     pub fn run(
@@ -57,6 +63,9 @@ impl Server {
         stop: impl Future<Output = ()>,
         ready: impl FnOnce(SocketAddr),
     ) -> Result<(), SetupError> {
+        // A model may come later.
+        let listed = self.state.models.source().list();
+        self.unknown_models(&listed).iter().for_each(|problem| warn!("{problem}"));
         let Server { state, runtime } = self;
         // A server runs for long, and its models come and go.
         gyrus::return_large_buffers();

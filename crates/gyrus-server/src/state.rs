@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
-use crate::body::Bodies;
+use crate::body::{Bodies, Held};
 use crate::config::{Config, SetupError};
+use crate::encoding;
 use crate::failure::{Failure, Kind};
 use crate::gate::Gate;
 use crate::keep_alive::KeepAlive;
@@ -25,6 +26,8 @@ pub(crate) struct State {
     pub(crate) metrics: Metrics,
     /// Bodies of requests in memory.
     pub(crate) bodies: Arc<Bodies>,
+    /// Requests that encode or decode, on a thread each.
+    pub(crate) encoding: Arc<Semaphore>,
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) preload: Preload,
 }
@@ -86,13 +89,16 @@ pub(crate) struct Caller {
     pub(crate) id: String,
     /// When its headers had come. Its time begins then.
     pub(crate) arrived: Instant,
+    /// The room that its body takes, set when the body was read. Whatever works for the request has the caller, also a stream
+    /// and a thread that outlives its client, so the room is taken for as long as something of the request is in memory.
+    pub(crate) held: OnceLock<Held>,
 }
 
 impl State {
     pub(crate) fn new(config: Config, source: Arc<dyn Source>) -> Result<Arc<State>, SetupError> {
         config.validate()?;
         let mut keys = match &config.keys {
-            Some(path) => Keys::read(path)?,
+            Some(path) => Keys::read(path, &config.aliases)?,
             None => Keys::default(),
         };
         if let Some(key) = &config.api_key {
@@ -107,7 +113,8 @@ impl State {
         let (phase, _) = watch::channel(Phase::Serving);
         let bodies = Bodies::new(config.max_body);
         let (metrics, preload) = (Metrics::new(), Preload::default());
-        Ok(Arc::new(State { config, keys, models, gate, metrics, bodies, phase, preload }))
+        let encoding = Arc::new(Semaphore::new(encoding::THREADS));
+        Ok(Arc::new(State { config, keys, models, gate, metrics, bodies, encoding, phase, preload }))
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -157,14 +164,7 @@ impl State {
 
     /// The model of a name, if the caller may use it.
     pub(crate) async fn find(&self, caller: &Caller, name: &str) -> Result<Listed, Failure> {
-        let listed = self.models.find(name, &|model| caller.may_use(model)).await?;
-        match &caller.key {
-            Some(key) if !key.allows(&listed.name) => {
-                let message = format!("the key {:?} may not use the model {}", key.name, listed.name);
-                Err(Failure::new(Kind::Permission, message))
-            }
-            _ => Ok(listed),
-        }
+        self.models.find(name, &|model| caller.may_use(model)).await
     }
 
     /// The queue is full.

@@ -63,14 +63,19 @@ pub(crate) fn respond(running: Running, format: impl Format) -> Response {
 
 /// Writes a server-sent event.
 pub(crate) fn sse(out: &mut Vec<u8>, name: Option<&str>, data: &impl Serialize) {
+    // Memory can always be written to, and all keys are strings.
+    sse_with(out, name, |out| drop(serde_json::to_writer(out, data)));
+}
+
+/// Writes a server-sent event whose data, a single line, `write` adds.
+pub(crate) fn sse_with(out: &mut Vec<u8>, name: Option<&str>, write: impl FnOnce(&mut Vec<u8>)) {
     if let Some(name) = name {
         out.extend_from_slice(b"event: ");
         out.extend_from_slice(name.as_bytes());
         out.push(b'\n');
     }
     out.extend_from_slice(b"data: ");
-    // Memory can always be written to, and all keys are strings.
-    let _ = serde_json::to_writer(&mut *out, data);
+    write(out);
     out.extend_from_slice(b"\n\n");
 }
 

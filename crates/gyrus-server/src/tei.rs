@@ -9,9 +9,9 @@ use crate::failure::{Failure, to_json};
 use crate::fields::Fields;
 use crate::routes::Call;
 
-/// `/embed`: vectors of texts. It names no model, so that the default one is used.
-pub(crate) async fn embed(call: Call) -> Result<Response, Failure> {
-    let mut fields = Fields::parse(&call.body)?;
+/// The request of vectors of a body: the model, the texts and what is wanted of them.
+pub(crate) fn parse(body: &[u8]) -> Result<(String, Inputs, EmbedOptions), Failure> {
+    let mut fields = Fields::parse(body)?;
     let model = fields.string("model")?.unwrap_or_default();
     let inputs = Inputs::take(&mut fields, "inputs")?;
     check_direction(&mut fields)?;
@@ -23,15 +23,32 @@ pub(crate) async fn embed(call: Call) -> Result<Response, Failure> {
         normalize: Some(fields.boolean("normalize")?.unwrap_or(true)),
     };
     fields.finish()?;
+    Ok((model, inputs, options))
+}
+
+/// `/embed`: vectors of texts. Clients name no model, so that the default one is used.
+pub(crate) async fn embed(call: Call) -> Result<Response, Failure> {
+    let (model, inputs, options) = parse(&call.body)?;
     embeddings::embed(&call, &model, inputs, options, None, |_, found| {
         to_json(&found.vectors().collect::<Vec<&[f32]>>())
     })
     .await
 }
 
-/// `/rerank`: texts in the order of their relevance.
-pub(crate) async fn rerank(call: Call) -> Result<Response, Failure> {
-    let mut fields = Fields::parse(&call.body)?;
+/// A request of ranks.
+#[derive(Debug)]
+pub(crate) struct WantedRanks {
+    model: String,
+    query: String,
+    texts: Vec<String>,
+    raw: bool,
+    with_text: bool,
+    options: RerankOptions,
+}
+
+/// The request of ranks of a body.
+pub(crate) fn parse_ranks(body: &[u8]) -> Result<WantedRanks, Failure> {
+    let mut fields = Fields::parse(body)?;
     let model = fields.string("model")?.unwrap_or_default();
     let query = fields.string("query")?.ok_or_else(|| fields.wrong("query", "it is missing"))?;
     let texts = fields.strings("texts", MOST_TEXTS)?;
@@ -42,6 +59,12 @@ pub(crate) async fn rerank(call: Call) -> Result<Response, Failure> {
     let with_text = fields.boolean("return_text")?.unwrap_or(false);
     let options = RerankOptions { truncate: fields.boolean("truncate")?.unwrap_or(false), instruction: None };
     fields.finish()?;
+    Ok(WantedRanks { model, query, texts, raw, with_text, options })
+}
+
+/// `/rerank`: texts in the order of their relevance.
+pub(crate) async fn rerank(call: Call) -> Result<Response, Failure> {
+    let WantedRanks { model, query, texts, raw, with_text, options } = parse_ranks(&call.body)?;
     embeddings::rank(&call, &model, query, texts, options, move |_, ranked, texts| {
         let result = |one: &Ranked| {
             let score = if raw { one.logit } else { one.score };

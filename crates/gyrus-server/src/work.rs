@@ -8,11 +8,10 @@ use std::time::Instant;
 use tracing::info;
 
 use crate::failure::{Failure, Kind};
-use crate::gate::Ticket;
 use crate::keep_alive::KeepAlive;
-use crate::keys::Slot;
 use crate::metrics::ModelCounts;
 use crate::models::Lease;
+use crate::places::Places;
 use crate::routes::Call;
 use crate::state::{Caller, State};
 
@@ -28,17 +27,15 @@ pub(crate) async fn run<T: Send + 'static>(
     let (state, caller) = (&call.state, &call.caller);
     let (started, deadline) = (Instant::now(), state.deadline(caller, None));
     let listed = state.find(caller, model).await?;
-    let ticket = state.gate.enter(1).ok_or_else(|| state.full())?;
-    let slot = caller.key.as_ref().map(|key| key.enter()).transpose()?;
+    let places = Places::take(state, caller, 1, "model")?;
     let lease = state.within(deadline, state.models.lease_any(&listed)).await?;
     let lease = lease.keep_alive(state.kept(keep_alive));
-    let progress = Progress::new(state, caller, lease.name(), started, (ticket, slot));
+    let progress = Progress::new(state, caller, lease.name(), started, places);
     let stop = StopOnDrop(Arc::clone(&progress));
-    let held = Arc::clone(&call.held);
     let part = async move {
         let turn = lease.turn().await?;
         let work = move || {
-            let _places = (turn, held);
+            let _turn = turn;
             let done = work(&lease, &progress);
             progress.end(if done.is_ok() { "finished" } else { "failed" });
             done
@@ -72,7 +69,7 @@ pub(crate) struct Progress {
     outcome: OnceLock<&'static str>,
     /// Given back when the counts are written, so that whoever sees the places free sees the counts.
     #[allow(dead_code, reason = "places are given back when they are dropped")]
-    places: (Ticket, Option<Slot>),
+    places: Arc<Places>,
 }
 
 impl Progress {
@@ -81,7 +78,7 @@ impl Progress {
         caller: &Arc<Caller>,
         model: &str,
         started: Instant,
-        places: (Ticket, Option<Slot>),
+        places: Arc<Places>,
     ) -> Arc<Progress> {
         Arc::new(Progress {
             counts: state.metrics.of(model),

@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,15 +32,38 @@ fn resident() -> Option<u64> {
     Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
 }
 
-/// Attacks a server, which serves others before and after it and does not grow. One attack runs at a time, since the memory
-/// is that of the process.
+/// Sets a flag when it is dropped, also by a panic.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Attacks a server, which serves others before it, meanwhile and after it, and does not grow. One attack runs at a time,
+/// since the memory is that of the process.
 fn attacked(config: Config, attack: impl FnOnce(SocketAddr)) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(server) = start(config) else { return };
     works(server.address);
     let before = resident();
-    attack(server.address);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _ends = Ends(&is_over);
+        // A request begins with the attack, and others follow it until the attack has ended.
+        scope.spawn(|| {
+            loop {
+                works(server.address);
+                if is_over.load(Ordering::Acquire) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        attack(server.address);
+    });
     works(server.address);
     if let (Some(before), Some(after)) = (before, resident()) {
         assert!(after < before + KEPT, "{before} to {after} bytes");
@@ -158,17 +182,20 @@ fn prompts_that_are_too_long_are_refused_at_once() {
 
 #[test]
 fn slow_headers_and_bodies_are_cut_off() {
-    let time = Duration::from_millis(400);
+    let time = Duration::from_secs(2);
     attacked(Config { header_timeout: time, body_timeout: time, connections: 16, ..config() }, |address| {
         let started = Instant::now();
-        // As many as there may be, each with a header that never ends. They are closed without an answer.
-        let slow: Vec<TcpStream> = (0..16)
+        // Nearly as many as there may be, each with a header that never ends. They are closed without an answer.
+        let slow: Vec<TcpStream> = (0..14)
             .map(|_| {
                 let mut stream = connect(address);
                 stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: loc").unwrap();
                 stream
             })
             .collect();
+        // All of them are open while others are served.
+        works(address);
+        assert!(started.elapsed() < time, "{:?}", started.elapsed());
         for stream in slow {
             let text = until_closed(stream);
             assert!(text.is_empty() || text.starts_with("HTTP/1.1 408"), "{text}");

@@ -334,6 +334,37 @@ fn responses_repeat_their_requests() {
     assert_eq!(whole["store"], false);
 }
 
+/// Log-probabilities come with each piece of text, and whole at its end.
+#[test]
+fn responses_have_logprobs_of_their_text() {
+    let folder = gyrus_testkit::tempfile::tempdir().unwrap();
+    let template = "{{ messages[-1].content }}{# <think> </think> #}";
+    let Some(source) = TestSource::with_template(template, folder.path()) else { return };
+    let server = start_with(config(), source);
+    let mut body = json!({ "input": "A colour?", "regex": "<think>red</think>green", "temperature": 0,
+        "top_logprobs": 2, "include": ["message.output_text.logprobs"] });
+    let whole = post(server.address, "/v1/responses", &body).json();
+    let part = &whole["output"][1]["content"][0];
+    let tokens = part["logprobs"].as_array().unwrap_or_else(|| panic!("{whole}"));
+    assert_eq!((&part["text"], whole["top_logprobs"].as_u64()), (&json!("green"), Some(2)), "{whole}");
+    assert!(text_of(tokens).ends_with("green") && !text_of(tokens).contains("red"), "{whole}");
+    assert!(tokens.iter().all(|token| token["top_logprobs"].as_array().unwrap().len() == 2), "{whole}");
+    body["stream"] = true.into();
+    let events = post(server.address, "/v1/responses", &body).events();
+    let events: Vec<Value> = events.iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
+    let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).collect::<Vec<_>>();
+    let deltas = of("response.output_text.delta");
+    let deltas = deltas.iter().flat_map(|event| event["logprobs"].as_array().unwrap());
+    let deltas: Vec<Value> = deltas.cloned().collect();
+    assert!(!deltas.is_empty() && tokens.starts_with(&deltas), "{deltas:?}");
+    assert_eq!(of("response.output_text.done")[0]["logprobs"], part["logprobs"]);
+    for (field, value) in [("include", json!(["file_search_call.results"])), ("top_logprobs", json!(2))] {
+        let mut body = json!({ "input": "x" });
+        body[field] = value;
+        assert_eq!(post(server.address, "/v1/responses", &body).json()["error"]["param"], field);
+    }
+}
+
 #[test]
 fn tokens_of_reasoning_are_counted() {
     let folder = gyrus_testkit::tempfile::tempdir().unwrap();
@@ -366,6 +397,47 @@ fn tokens_of_reasoning_are_counted() {
     assert_eq!(whole["usage"]["output_tokens_details"]["reasoning_tokens"], counted, "{whole}");
     let shown = post(server.address, "/api/show", &json!({ "model": "tales" })).json();
     assert_eq!(shown["capabilities"], json!(["completion", "thinking"]));
+}
+
+/// The text of tokens with their log-probabilities.
+fn text_of(tokens: &[Value]) -> String {
+    let bytes = tokens.iter().flat_map(|token| token["bytes"].as_array().unwrap());
+    let bytes: Vec<u8> = bytes.map(|byte| byte.as_u64().unwrap() as u8).collect();
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Log-probabilities are those of the text, and the same whether the answer streams.
+#[test]
+fn logprobs_leave_out_reasoning_and_calls() {
+    let folder = gyrus_testkit::tempfile::tempdir().unwrap();
+    let template = "{{ messages[-1].content }}{# <think> </think> #}";
+    let Some(source) = TestSource::with_template(template, folder.path()) else { return };
+    let server = start_with(config(), source);
+    let messages = json!([{ "role": "user", "content": "A colour?" }]);
+    let parameters = json!({ "type": "object", "properties": { "x": { "enum": ["red"] } }, "required": ["x"],
+        "additionalProperties": false });
+    let tools = json!([{ "type": "function", "function": { "name": "paint", "parameters": parameters } }]);
+    for (more, text) in [
+        (json!({ "regex": "<think>red</think>green" }), Some("green")),
+        (json!({ "regex": "<think>red", "max_tokens": 8 }), None),
+        (json!({ "tools": tools, "tool_choice": "required", "parallel_tool_calls": false }), None),
+    ] {
+        let mut body = json!({ "messages": messages, "logprobs": true, "top_logprobs": 2, "temperature": 0 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let whole = post(server.address, "/v1/chat/completions", &body).json();
+        let tokens =
+            whole["choices"][0]["logprobs"]["content"].as_array().unwrap_or_else(|| panic!("{whole}"));
+        let told = text_of(tokens);
+        match text {
+            Some(text) => assert!(told.ends_with(text) && !told.contains("red"), "{told}: {whole}"),
+            None => assert!(tokens.is_empty(), "{told}: {whole}"),
+        }
+        body["stream"] = true.into();
+        let chunks = post(server.address, "/v1/chat/completions", &body).chunks();
+        let streamed =
+            chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
+        assert_eq!(&streamed.flatten().cloned().collect::<Vec<Value>>(), tokens);
+    }
 }
 
 #[test]

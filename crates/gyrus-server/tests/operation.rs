@@ -38,14 +38,23 @@ fn a_full_queue_refuses_before_any_work() {
         .write_all(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
         .unwrap();
     assert_eq!(receive_head(&mut BufReader::new(stream)).0, 429);
-    // More choices than there are places.
     for stream in running {
         let reply = receive(stream);
         assert_eq!((reply.status, reply.chunks().is_empty()), (200, false));
     }
     wait_for(server.address, is_idle);
     let many = post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1, "n": 4 }));
-    assert_eq!(many.status, 429);
+    // More choices than there ever are places: to try again would not help.
+    assert_eq!((many.status, many.json()["error"]["param"].as_str()), (400, Some("n")), "{}", many.text());
+    assert!(many.text().contains("4 sequences") && many.text().contains("at most 3"), "{}", many.text());
+    let many = json!({ "prompt": ["a", "b"], "max_tokens": 1, "n": 2 });
+    let many = post(server.address, "/v1/completions", &many);
+    assert_eq!(
+        (many.status, many.json()["error"]["param"].as_str()),
+        (400, Some("prompt")),
+        "{}",
+        many.text()
+    );
     assert_eq!(
         post(server.address, "/v1/completions", &json!({ "prompt": "a", "max_tokens": 1, "n": 3 })).status,
         200
@@ -76,21 +85,80 @@ fn clients_that_go_away_free_their_slots() {
     assert_eq!(reply.status, 200);
 }
 
+/// A request whose prompts are several is one of its key, and enters the queue as a whole.
 #[test]
-fn a_client_that_never_reads_loses_its_slot() {
-    let patience = Duration::from_millis(500);
-    let Some(server) = start(Config { write_timeout: patience, parallel: 1, queue: 8, ..config() }) else {
+fn several_prompts_are_one_request_of_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys.toml");
+    std::fs::write(&keys, "[[key]]\nname = 'one'\nkey = 'sk-one-0123456789'\nconcurrent = 1\n").unwrap();
+    let Some(server) = start(Config { keys: Some(keys), parallel: 4, queue: 4, ..config() }) else { return };
+    let key = [("authorization", "Bearer sk-one-0123456789")];
+    let ask = |body: Value| post_as(server.address, "/v1/completions", &key, &body);
+    let reply = ask(json!({ "prompt": ["a", "b", "c", "d", "e"], "max_tokens": 2 }));
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(reply.json()["choices"].as_array().unwrap().len(), 5);
+    // With another request there is no place for all of it, and no part of it begins.
+    let mut body = long(false);
+    body["prompt"] = json!(["a", "b", "c", "d"]);
+    let all = send(server.address, "POST", "/v1/completions", &key, body.to_string().as_bytes());
+    let now = || receive(send(server.address, "GET", "/v1/metrics", &key, b"")).json();
+    let started = Instant::now();
+    while now()["in_flight"] != 4 {
+        assert!(started.elapsed() < Duration::from_secs(30), "{}", now());
+    }
+    let requests = now()["models"]["tales"]["total_requests"].clone();
+    let refused = ask(json!({ "prompt": ["a", "b", "c", "d", "e"], "max_tokens": 1 }));
+    assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (429, Some("queue_full")));
+    let refused = ask(json!({ "prompt": ["a", "b"], "max_tokens": 1 }));
+    assert_eq!(
+        (refused.status, refused.json()["error"]["code"].as_str()),
+        (429, Some("rate_limit_exceeded"))
+    );
+    assert_eq!(now()["models"]["tales"]["total_requests"], requests);
+    assert_eq!(receive(all).status, 200);
+}
+
+/// Streams that nobody reads hold as much as buffers of sockets do, and nobody waits for them: others are served while they
+/// are open, and they lose their slots.
+#[test]
+fn clients_that_never_read_lose_their_slots_and_harm_nobody() {
+    let patience = Duration::from_secs(2);
+    let Some(server) = start(Config { write_timeout: patience, parallel: 8, queue: 8, ..config() }) else {
         return;
     };
-    // Many choices with many alternatives each: more than the buffers of both sides hold.
-    let mut body = long(true);
-    body["logprobs"] = 20.into();
-    body["n"] = 8.into();
-    let stream = send(server.address, "POST", "/v1/completions", &[], body.to_string().as_bytes());
-    wait_for(server.address, |now| now["in_flight"] == 8);
-    // It is dropped though the connection is open; or it has been written as a whole.
+    let small = json!({ "prompt": "a", "max_tokens": 3 });
+    assert_eq!(post(server.address, "/v1/completions", &small).status, 200);
+    // Alternatives of many tokens: more than the buffers of both sides hold. Places are left for others.
+    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 450, "ignore_eos": true,
+        "stream": true, "logprobs": true, "top_logprobs": 20, "n": 6 });
+    let before = resident();
+    let started = Instant::now();
+    let stream = send(server.address, "POST", "/v1/chat/completions", &[], body.to_string().as_bytes());
+    wait_for(server.address, |now| now["in_flight"] == 6);
+    // It is still open when others have been answered.
+    let mut served = 0;
+    while started.elapsed() < patience / 2 {
+        assert_eq!(post(server.address, "/v1/completions", &small).status, 200);
+        served += 1;
+        if let (Some(before), Some(now)) = (before, resident()) {
+            assert!(now < before + (32 << 20), "{before} to {now} bytes");
+        }
+    }
+    assert!(served > 0);
     wait_for(server.address, is_idle);
-    drop(stream);
+    // What was sent ends where the buffers were full: the server gave up the rest.
+    let mut sent = Vec::new();
+    let _ = (&stream).read_to_end(&mut sent);
+    assert!(!sent.ends_with(b"0\r\n\r\n"), "{} bytes were all of it: nothing was full", sent.len());
+    assert_eq!(metrics(server.address)["disconnected"], 1);
+    assert_eq!(post(server.address, "/v1/completions", &small).status, 200);
+}
+
+/// Bytes of memory that this process has in use.
+fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
 }
 
 #[test]
@@ -129,7 +197,7 @@ fn keys_are_needed_and_limited() {
     assert_eq!(as_key("x-api-key", "sk-one-0123456789").status, 200);
     let other = json!({ "model": "second", "prompt": "a", "max_tokens": 1 });
     let key = [("authorization", "Bearer sk-one-0123456789")];
-    assert_eq!(post_as(server.address, "/v1/completions", &key, &other).status, 403);
+    assert_eq!(post_as(server.address, "/v1/completions", &key, &other).status, 404);
     let listed = receive(send(server.address, "GET", "/v1/models", &key, b"")).json();
     assert_eq!(listed["data"].as_array().unwrap().len(), 1);
     assert_eq!(as_key("x-api-key", "sk-one-0123456789").status, 200);

@@ -111,9 +111,7 @@ fn the_end_of_a_drain_reaches_requests_that_wait_for_a_model() {
     let bodies = [("/v1/completions", long(true)), ("/tokenize", json!({ "content": "a" }))];
     let waiting =
         bodies.map(|(path, body)| send(server.address, "POST", path, &[], body.to_string().as_bytes()));
-    wait_for(server.address, |now| now["in_flight"] == 1);
-    // The other one is in no queue.
-    std::thread::sleep(Duration::from_millis(200));
+    wait_for(server.address, |now| now["in_flight"] == 2);
     server.stop();
     for stream in waiting {
         let reply = receive(stream);

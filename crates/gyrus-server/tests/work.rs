@@ -9,7 +9,7 @@ use common::client::{get, metrics, post, post_as, receive, send, wait_for};
 use common::{config, start};
 use gyrus_server::Config;
 use gyrus_testkit::tempfile;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A body whose vectors take much longer than a test.
 fn long() -> String {
@@ -146,6 +146,41 @@ fn keys_are_told_of_their_own_models_only() {
     let body = json!({ "model": "secon", "prompt": "a" });
     let near = |key| post_as(server.address, "/v1/completions", key, &body).text().to_owned();
     assert!(near(&all).contains("second") && !near(&restricted).contains("second"));
+}
+
+/// The first model is another key's. A key has a default of its own, and is not told which other models there are.
+#[test]
+fn the_default_model_is_one_that_the_key_may_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = keys(folder.path());
+    let text = std::fs::read_to_string(config.keys.as_ref().unwrap())
+        .unwrap()
+        .replace("['bert']", "['alias', 'second']");
+    std::fs::write(config.keys.as_ref().unwrap(), text).unwrap();
+    config.aliases.insert("alias".to_owned(), "bert".to_owned());
+    let Some(server) = start(config) else { return };
+    let key = [("authorization", "Bearer sk-restricted-0123456789")];
+    let ask = |path: &str, body: Value| post_as(server.address, path, &key, &body);
+    let embedded = ask("/v1/embeddings", json!({ "model": "alias", "input": "x" }));
+    assert_eq!((embedded.status, &embedded.json()["model"]), (200, &json!("bert")), "{}", embedded.text());
+    // The first of the list that it may use is the default.
+    let completed = ask("/v1/completions", json!({ "prompt": "a", "max_tokens": 1 }));
+    assert_eq!(
+        (completed.status, &completed.json()["model"]),
+        (200, &json!("second")),
+        "{}",
+        completed.text()
+    );
+    let message = |name: &str| {
+        let reply = ask("/v1/completions", json!({ "model": name, "prompt": "a", "max_tokens": 1 }));
+        assert_eq!(reply.status, 404, "{}", reply.text());
+        reply.text().replace(name, "NAME")
+    };
+    assert_eq!(message("tales"), message("tolls"));
+    for (method, path) in [("GET", "/v1/models/tales"), ("POST", "/api/show")] {
+        let body = if method == "POST" { "{\"model\": \"tales\"}" } else { "" };
+        assert_eq!(receive(send(server.address, method, path, &key, body.as_bytes())).status, 404, "{path}");
+    }
 }
 
 /// Where clients do not manage models, no field of a request unloads or keeps one.

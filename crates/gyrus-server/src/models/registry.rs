@@ -106,28 +106,29 @@ impl Registry {
     }
 
     /// The model of a name: exact, an alias, or in another case; with Ollama's `:latest` or without. An empty name is the
-    /// default model. An error names only models that the caller may be told of.
+    /// default model, the first that the caller may use. A model that the caller may not use is as one that does not exist.
     pub(crate) async fn find(
         &self,
         name: &str,
         may_use: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<Listed, Failure> {
         let listed = self.list().await?;
+        let usable = || listed.iter().filter(|one| may_use(&one.name));
         let name = self.aliases.get(name).map_or(name, String::as_str);
         let short = name.strip_suffix(":latest").unwrap_or(name);
         let short = self.aliases.get(short).map_or(short, String::as_str);
         let found = match short {
-            "" | "default" => listed.iter().find(|one| one.is_present),
+            "" | "default" => usable().find(|one| one.is_present),
             _ => {
-                let exact = listed.iter().find(|one| one.name == short);
-                exact.or_else(|| listed.iter().find(|one| one.name.eq_ignore_ascii_case(short)))
+                let exact = usable().find(|one| one.name == short);
+                exact.or_else(|| usable().find(|one| one.name.eq_ignore_ascii_case(short)))
             }
         };
         if let Some(found) = found {
             return Ok(found.clone());
         }
         let shown: String = name.chars().take(100).collect();
-        let names = listed.iter().filter(|one| one.is_present && may_use(&one.name));
+        let names = usable().filter(|one| one.is_present);
         let aliases = self.aliases.iter().filter(|(_, model)| may_use(model));
         let names = names.map(|one| one.name.as_str()).chain(aliases.map(|(alias, _)| alias.as_str()));
         let near = nearest(short, names);

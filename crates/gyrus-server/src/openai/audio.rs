@@ -41,7 +41,7 @@ enum Format {
 }
 
 /// The fields of a form.
-struct Form {
+pub(crate) struct Form {
     model: String,
     file: Bytes,
     format: Format,
@@ -50,7 +50,7 @@ struct Form {
 }
 
 impl Form {
-    fn parse(body: &Bytes, task: Task) -> Result<Form, Failure> {
+    pub(crate) fn parse(body: &Bytes, task: Task) -> Result<Form, Failure> {
         let (mut model, mut file, mut format, mut stream) = (String::new(), None, Format::Json, false);
         let mut request = SpeechRequest { task, ..SpeechRequest::default() };
         for part in multipart::parse(body)? {

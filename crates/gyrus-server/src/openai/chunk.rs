@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::chat::Style;
 use super::{finish_reason, logprobs, tool_call, usage};
-use crate::collected::{Counts, Token};
+use crate::collected::{Counts, Pending, Token};
 use crate::failure::{Failure, Wire};
 use crate::random;
 use crate::stream::{Format, sse};
@@ -24,8 +24,7 @@ pub(super) struct ChatStream {
 #[derive(Default)]
 struct ChoiceState {
     calls: usize,
-    /// Log-probabilities of tokens whose text has not come yet.
-    tokens: Vec<Value>,
+    pending: Pending,
 }
 
 #[derive(Serialize)]
@@ -91,24 +90,22 @@ impl ChatStream {
         sse(out, None, &Chunk { id, object, created, model, choices, usage, timings });
     }
 
-    fn delta(&mut self, index: usize, delta: Delta<'_>, out: &mut Vec<u8>) {
-        let logprobs = self.take_logprobs(index, delta.content.is_some());
+    fn delta(&self, index: usize, delta: Delta<'_>, logprobs: Option<Value>, out: &mut Vec<u8>) {
         self.chunk(&[ChunkChoice { index, delta, logprobs, finish_reason: None }], None, None, out);
     }
+}
 
-    /// The log-probabilities of what is written now. Those of reasoning and calls are left out.
-    fn take_logprobs(&mut self, index: usize, is_content: bool) -> Option<Value> {
-        let tokens = std::mem::take(&mut self.choices[index].tokens);
-        (self.style.logprobs && is_content && !tokens.is_empty())
-            .then(|| json!({ "content": tokens, "refusal": null }))
-    }
+/// The log-probabilities of a piece of text, if it has any.
+fn of_tokens(model: &Model, tokens: &[Token]) -> Option<Value> {
+    let all = || tokens.iter().map(|token| logprobs::of_chat(model, token)).collect::<Vec<_>>();
+    (!tokens.is_empty()).then(|| json!({ "content": all(), "refusal": null }))
 }
 
 impl Format for ChatStream {
     fn begin(&mut self, out: &mut Vec<u8>) {
         for index in 0..self.choices.len() {
             let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
-            self.delta(index, delta, out);
+            self.delta(index, delta, None, out);
         }
     }
 
@@ -116,24 +113,27 @@ impl Format for ChatStream {
         match event {
             Event::Token { choice, id, logprob, top } if self.style.logprobs => {
                 let token = Token { id: *id, logprob: *logprob, top: top.to_vec() };
-                self.choices[*choice].tokens.push(logprobs::of_chat(model, &token));
+                self.choices[*choice].pending.push(token);
             }
             Event::Text { choice, text } => {
-                self.delta(*choice, Delta { content: Some(text), ..Delta::default() }, out);
+                let logprobs = of_tokens(model, &self.choices[*choice].pending.take_text());
+                self.delta(*choice, Delta { content: Some(text), ..Delta::default() }, logprobs, out);
             }
             Event::Reasoning { choice, text } => {
-                self.delta(*choice, Delta { reasoning_content: Some(text), ..Delta::default() }, out);
+                self.choices[*choice].pending.hide();
+                self.delta(*choice, Delta { reasoning_content: Some(text), ..Delta::default() }, None, out);
             }
             Event::ToolCall { choice, call } => {
                 let mut value = tool_call(call);
                 value["index"] = self.choices[*choice].calls.into();
                 self.choices[*choice].calls += 1;
-                self.delta(*choice, Delta { tool_calls: Some([value]), ..Delta::default() }, out);
+                self.choices[*choice].pending.hide();
+                self.delta(*choice, Delta { tool_calls: Some([value]), ..Delta::default() }, None, out);
             }
             Event::Stop { choice, reason, usage } => {
                 self.counts.add(usage);
                 let finish_reason = Some(finish_reason(reason, self.choices[*choice].calls > 0));
-                let logprobs = self.take_logprobs(*choice, true);
+                let logprobs = of_tokens(model, &self.choices[*choice].pending.take_last());
                 let last = ChunkChoice { index: *choice, delta: Delta::default(), logprobs, finish_reason };
                 let timings = (*choice == 0).then(|| self.counts.timings());
                 self.chunk(&[last], None, timings.as_ref(), out);

@@ -11,7 +11,7 @@ use crate::failure::{Failure, Wire, json_response};
 use crate::fields::Fields;
 use crate::random;
 use crate::routes::Call;
-use crate::running::start;
+use crate::running::start_all;
 use crate::stream::{Format, respond, sse};
 use crate::wanted::{Wanted, WantedPrompt};
 
@@ -87,10 +87,7 @@ pub(crate) fn prompt(value: &Value) -> Option<WantedPrompt> {
 pub(crate) async fn create(call: Call) -> Result<Response, Failure> {
     let (all, style) = parse(&call.body)?;
     let n = all.first().map_or(1, |wanted| wanted.choices);
-    let mut running = Vec::new();
-    for wanted in all {
-        running.push(start(&call.state, &call.caller, wanted).await?);
-    }
+    let mut running = start_all(&call.state, &call.caller, all).await?;
     if style.stream {
         let Some(running) = running.pop() else { return Err(Failure::field("prompt", "there is no prompt")) };
         let format = CompletionStream::new(running.name(), n, style);

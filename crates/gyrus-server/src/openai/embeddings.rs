@@ -10,9 +10,18 @@ use crate::failure::{Failure, to_json};
 use crate::fields::Fields;
 use crate::routes::Call;
 
-/// Vectors of texts or tokens.
-pub(crate) async fn create(call: Call) -> Result<Response, Failure> {
-    let mut fields = Fields::parse(&call.body)?;
+/// A request of vectors.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    model: String,
+    inputs: Inputs,
+    options: EmbedOptions,
+    as_base64: bool,
+}
+
+/// The request of a body.
+pub(crate) fn parse(body: &[u8]) -> Result<Wanted, Failure> {
+    let mut fields = Fields::parse(body)?;
     let model = fields.string("model")?.unwrap_or_default();
     let inputs = Inputs::take(&mut fields, "input")?;
     let as_base64 = match fields.string("encoding_format")?.as_deref() {
@@ -29,6 +38,12 @@ pub(crate) async fn create(call: Call) -> Result<Response, Failure> {
     };
     fields.ignore(&["user", "safety_identifier"]);
     fields.finish()?;
+    Ok(Wanted { model, inputs, options, as_base64 })
+}
+
+/// Vectors of texts or tokens.
+pub(crate) async fn create(call: Call) -> Result<Response, Failure> {
+    let Wanted { model, inputs, options, as_base64 } = parse(&call.body)?;
     embeddings::embed(&call, &model, inputs, options, None, move |model, found| {
         let vector = |(index, vector): (usize, _)| Vector {
             object: "embedding",
@@ -69,9 +84,20 @@ enum Numbers<'a> {
     Base64(String),
 }
 
-/// Documents in the order of their relevance.
-pub(crate) async fn rerank(call: Call) -> Result<Response, Failure> {
-    let mut fields = Fields::parse(&call.body)?;
+/// A request of ranks.
+#[derive(Debug)]
+pub(crate) struct WantedRanks {
+    model: String,
+    query: String,
+    documents: Vec<String>,
+    top: Option<usize>,
+    with_documents: bool,
+    options: RerankOptions,
+}
+
+/// The request of ranks of a body.
+pub(crate) fn parse_ranks(body: &[u8]) -> Result<WantedRanks, Failure> {
+    let mut fields = Fields::parse(body)?;
     let model = fields.string("model")?.unwrap_or_default();
     let query = fields.string("query")?.ok_or_else(|| fields.wrong("query", "it is missing"))?;
     let documents = documents(&mut fields)?;
@@ -83,6 +109,12 @@ pub(crate) async fn rerank(call: Call) -> Result<Response, Failure> {
     };
     fields.ignore(&["user"]);
     fields.finish()?;
+    Ok(WantedRanks { model, query, documents, top, with_documents, options })
+}
+
+/// Documents in the order of their relevance.
+pub(crate) async fn rerank(call: Call) -> Result<Response, Failure> {
+    let WantedRanks { model, query, documents, top, with_documents, options } = parse_ranks(&call.body)?;
     embeddings::rank(&call, &model, query, documents, options, move |model, ranked, documents| {
         let results: Vec<Value> = ranked
             .iter()

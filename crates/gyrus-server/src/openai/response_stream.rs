@@ -1,23 +1,26 @@
 //! The events of a response: items that open, grow and close.
 
 use gyrus::{Event, Model, StopReason};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::collected::Counts;
-use crate::failure::{Failure, Wire};
+use super::logprobs;
+use crate::collected::{Counts, Pending, Token};
+use crate::failure::{Failure, Wire, to_json};
 use crate::random;
-use crate::stream::{Format, sse};
+use crate::stream::{Format, sse, sse_with};
 
 /// A response that streams.
 pub(super) struct ResponseStream {
     id: String,
     created: u64,
     model: String,
-    /// The request's own fields, which its response repeats.
-    echo: Map<String, Value>,
+    /// Members of the response that repeat the request's own, as JSON without braces.
+    echo: Vec<u8>,
     /// Items that are complete, then the one that grows.
     output: Vec<Value>,
     open: Option<Open>,
+    /// Tokens whose text has not come yet, if their log-probabilities were asked for.
+    pending: Option<Pending>,
     sequence: u64,
     status: &'static str,
     incomplete: Option<&'static str>,
@@ -33,7 +36,7 @@ enum Open {
 }
 
 impl ResponseStream {
-    pub(super) fn new(model: &str, echo: Map<String, Value>) -> ResponseStream {
+    pub(super) fn new(model: &str, echo: Vec<u8>, has_logprobs: bool) -> ResponseStream {
         ResponseStream {
             id: random::id("resp_"),
             created: random::now(),
@@ -41,6 +44,7 @@ impl ResponseStream {
             echo,
             output: Vec::new(),
             open: None,
+            pending: has_logprobs.then(Pending::default),
             sequence: 0,
             status: "in_progress",
             incomplete: None,
@@ -49,8 +53,8 @@ impl ResponseStream {
         }
     }
 
-    /// The response as it is now.
-    pub(super) fn response(&self) -> Value {
+    /// Writes the response as it is now.
+    pub(super) fn write_response(&self, out: &mut Vec<u8>) {
         let usage = (self.status != "in_progress").then(|| {
             json!({
                 "input_tokens": self.counts.prompt,
@@ -60,7 +64,7 @@ impl ResponseStream {
                 "total_tokens": self.counts.prompt + self.counts.generated,
             })
         });
-        let mut response = json!({
+        let own = to_json(&json!({
             "id": self.id,
             "object": "response",
             "created_at": self.created,
@@ -73,11 +77,22 @@ impl ResponseStream {
             // Nothing is stored, so nothing can be continued.
             "previous_response_id": null,
             "store": false,
+        }));
+        out.extend_from_slice(own.strip_suffix(b"}").unwrap_or_default());
+        out.push(b',');
+        out.extend_from_slice(&self.echo);
+        out.push(b'}');
+    }
+
+    /// Sends an event that has the whole response.
+    fn send_response(&mut self, kind: &str, out: &mut Vec<u8>) {
+        sse_with(out, Some(kind), |out| {
+            out.extend_from_slice(b"{\"response\":");
+            self.write_response(out);
+            let rest = format!(",\"type\":\"{kind}\",\"sequence_number\":{}}}", self.sequence);
+            out.extend_from_slice(rest.as_bytes());
         });
-        if let Some(response) = response.as_object_mut() {
-            response.extend(self.echo.clone());
-        }
-        response
+        self.sequence += 1;
     }
 
     fn send(&mut self, kind: &str, mut event: Value, out: &mut Vec<u8>) {
@@ -108,7 +123,7 @@ impl ResponseStream {
         let index = self.last();
         self.send("response.output_item.added", json!({ "output_index": index, "item": item }), out);
         let part = match kind {
-            Open::Text => json!({ "type": "output_text", "text": "", "annotations": [] }),
+            Open::Text => json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] }),
             Open::Reasoning => json!({ "type": "reasoning_text", "text": "" }),
         };
         self.output[index]["content"] = json!([part.clone()]);
@@ -117,7 +132,8 @@ impl ResponseStream {
         self.open = Some(kind);
     }
 
-    fn grow(&mut self, kind: Open, text: &str, out: &mut Vec<u8>) {
+    /// Adds text, and for text of a message the log-probabilities of its tokens.
+    fn grow(&mut self, kind: Open, text: &str, logprobs: Vec<Value>, out: &mut Vec<u8>) {
         self.open(kind, out);
         let index = self.last();
         let part = &mut self.output[index]["content"][0]["text"];
@@ -130,9 +146,18 @@ impl ResponseStream {
         };
         let mut event = json!({ "item_id": self.output[index]["id"], "output_index": index, "content_index": 0, "delta": text });
         if kind == Open::Text {
-            event["logprobs"] = json!([]);
+            self.add_logprobs(&logprobs);
+            event["logprobs"] = logprobs.into();
         }
         self.send(name, event, out);
+    }
+
+    /// Adds log-probabilities to the text that is open.
+    fn add_logprobs(&mut self, logprobs: &[Value]) {
+        let index = self.last();
+        if let Some(Value::Array(all)) = self.output[index]["content"][0].get_mut("logprobs") {
+            all.extend_from_slice(logprobs);
+        }
     }
 
     /// Closes the item that is open.
@@ -149,7 +174,7 @@ impl ResponseStream {
         let mut event =
             json!({ "item_id": item["id"], "output_index": index, "content_index": 0, "text": part["text"] });
         if kind == Open::Text {
-            event["logprobs"] = json!([]);
+            event["logprobs"] = part["logprobs"].clone();
         }
         self.send(name, event, out);
         let event = json!({ "item_id": item["id"], "output_index": index, "content_index": 0, "part": part });
@@ -182,17 +207,37 @@ impl ResponseStream {
 impl Format for ResponseStream {
     fn begin(&mut self, out: &mut Vec<u8>) {
         for kind in ["response.created", "response.in_progress"] {
-            let response = self.response();
-            self.send(kind, json!({ "response": response }), out);
+            self.send_response(kind, out);
         }
     }
 
-    fn event(&mut self, event: &Event<'_>, _: &Model, out: &mut Vec<u8>) {
+    fn event(&mut self, event: &Event<'_>, model: &Model, out: &mut Vec<u8>) {
+        let of = |tokens: Vec<Token>| -> Vec<Value> {
+            tokens.iter().map(|token| logprobs::of_chat(model, token)).collect()
+        };
         match event {
-            Event::Text { text, .. } => self.grow(Open::Text, text, out),
-            Event::Reasoning { text, .. } => self.grow(Open::Reasoning, text, out),
-            Event::ToolCall { call, .. } => self.call(call, out),
+            Event::Token { id, logprob, top, .. } => {
+                if let Some(pending) = &mut self.pending {
+                    pending.push(Token { id: *id, logprob: *logprob, top: top.to_vec() });
+                }
+            }
+            Event::Text { text, .. } => {
+                let tokens = self.pending.as_mut().map(Pending::take_text).unwrap_or_default();
+                self.grow(Open::Text, text, of(tokens), out);
+            }
+            Event::Reasoning { text, .. } => {
+                self.pending.iter_mut().for_each(Pending::hide);
+                self.grow(Open::Reasoning, text, Vec::new(), out);
+            }
+            Event::ToolCall { call, .. } => {
+                self.pending.iter_mut().for_each(Pending::hide);
+                self.call(call, out);
+            }
             Event::Stop { reason, usage, .. } => {
+                let last = of(self.pending.as_mut().map(Pending::take_last).unwrap_or_default());
+                if self.open == Some(Open::Text) {
+                    self.add_logprobs(&last);
+                }
                 self.counts.add(usage);
                 if matches!(reason, StopReason::MaxTokens | StopReason::ContextFull) {
                     self.incomplete = Some("max_output_tokens");
@@ -210,16 +255,14 @@ impl Format for ResponseStream {
         self.close(out);
         self.status = if self.incomplete.is_some() { "incomplete" } else { "completed" };
         let kind = if self.incomplete.is_some() { "response.incomplete" } else { "response.completed" };
-        let response = self.response();
-        self.send(kind, json!({ "response": response }), out);
+        self.send_response(kind, out);
     }
 
     fn fail(&mut self, failure: &Failure, out: &mut Vec<u8>) {
         self.status = "failed";
         let code = failure.code.unwrap_or("server_error");
         self.error = Some(json!({ "code": code, "message": failure.message }));
-        let response = self.response();
-        self.send("response.failed", json!({ "response": response }), out);
+        self.send_response("response.failed", out);
         let mut error = failure.to_json(Wire::OpenAi)["error"].take();
         error["code"] = code.into();
         self.send("error", error, out);
