@@ -4,6 +4,7 @@ use gyrus_constrain::template::Part;
 use serde_json::{Map, Value};
 
 use super::{Fixed, Step, Table};
+use crate::scan::Scan;
 use crate::{Call, Error, Tool, Tools, call};
 
 /// The markers around a call, and the marker around strings in it.
@@ -34,23 +35,17 @@ const STRING: &str = "[^<]*";
 /// Nesting of values.
 const MAX_DEPTH: usize = 64;
 
-fn read(text: &str, tools: &Tools, is_end: bool) -> Step {
+fn read(text: &str, tools: &Tools, is_end: bool, scan: &mut Scan) -> Step {
     let Some((open, close, quote)) = MARKERS.into_iter().find(|(open, ..)| text.starts_with(open)) else {
         return Step::Done(Vec::new(), 0);
     };
     // The end is the first closing marker outside of strings.
-    let mut at = open.len();
+    let markers = [quote, close];
     let end = loop {
-        let rest = &text[at..];
-        let string = rest.find(quote);
-        match rest.find(close) {
-            Some(end) if string.is_none_or(|string| end < string) => break at + end,
-            _ => {}
-        }
-        let next =
-            string.and_then(|string| Some(string + quote.len() + rest[string + quote.len()..].find(quote)?));
-        match next {
-            Some(next) => at += next + quote.len(),
+        let wanted = if scan.in_string { &markers[..1] } else { &markers };
+        match scan.seek(text, wanted) {
+            Some((at, found)) if found == close => break at,
+            Some(_) => scan.in_string = !scan.in_string,
             None if is_end => return Step::malformed(text, text.len(), "the call has no end"),
             None => return Step::More,
         }
