@@ -95,14 +95,16 @@ fn choices_without_a_call_have_no_grammar() {
 fn tools_are_checked_with_their_place() {
     let message = |text: &str| Tools::from_json(text).unwrap_err().to_string();
     assert_eq!(message("[\n{]"), "tools, line 2, column 2: key must be a string");
-    assert_eq!(message("{}"), "tool 0: tools must be an array");
+    assert_eq!(message("{}"), "tools: not an array of tools");
     assert_eq!(message(r#"[{"name":"a"},{"function":{}}]"#), "tool 1: it has no name");
-    assert_eq!(message(r#"[{"name":"a"},{"name":"a"}]"#), "tool 1: its name is that of another tool");
+    assert_eq!(message(r#"[{"name":"a"},{"name":"a"}]"#), "tool 1 (\"a\"): its name is that of another tool");
     assert_eq!(
         message(r#"[{"name":"a","parameters":[]}]"#),
-        "tool 0: its parameters must be a JSON schema, an object"
+        "tool 0 (\"a\"): its parameters must be a JSON schema, an object"
     );
-    assert!(message(r#"[{"name":"a b"}]"#).contains("must be 1 to 64"));
+    assert!(message(r#"[{"name":"a b"}]"#).starts_with("tool 0 (\"a b\"): its name must be 1 to 64"));
+    assert_eq!(message(r#"[{"type":"web","name":"a"}]"#), "tool 0 (\"a\"): its type must be \"function\"");
+    assert_eq!(message(&format!("[{}]", vec!["{}"; 513].join(","))), "tools: there are more than 512");
     let prompt = tool_prompt(&common::tools());
     assert!(
         prompt.contains("## weather\nThe weather in a city.\nParameters: {")
