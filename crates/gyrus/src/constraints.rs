@@ -19,9 +19,17 @@ pub(crate) struct Constraints {
     kept: Mutex<Vec<Kept>>,
 }
 
+/// The text behind which a constraint begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Trigger {
+    Text(String),
+    /// A header in two parts: behind the first one only the second may follow.
+    Header(&'static str, &'static str),
+}
+
 struct Kept {
     source: Source,
-    trigger: Option<&'static str>,
+    trigger: Option<Trigger>,
     constraint: Constraint,
 }
 
@@ -31,7 +39,7 @@ impl Constraints {
         &self,
         tokenizer: &Arc<Tokenizer>,
         source: &Source,
-        trigger: Option<&'static str>,
+        trigger: Option<Trigger>,
     ) -> Result<Constraint, Error> {
         let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         {
@@ -46,7 +54,11 @@ impl Constraints {
         }
         let vocabulary = self.vocabulary.get_or_init(|| vocabulary(tokenizer)).clone()?;
         let constraint = vocabulary.compile(source)?;
-        let constraint = trigger.map_or(constraint.clone(), |trigger| constraint.after(trigger));
+        let constraint = match &trigger {
+            None => constraint,
+            Some(Trigger::Text(text)) => constraint.after(text),
+            Some(Trigger::Header(begin, end)) => constraint.after_header(begin, end),
+        };
         let mut kept = kept();
         if kept.len() >= KEPT {
             kept.remove(0);

@@ -13,6 +13,9 @@ const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 const CONSTRAIN: &str = "<|constrain|>";
 
+/// The header of the answer's text. A model may write others with `<|constrain|>` before the message.
+pub(crate) const FINAL: (&str, &str) = ("<|channel|>final", MESSAGE);
+
 /// What ends a message. A new header may follow without an end.
 const ENDS: [&str; 5] = [END, "<|return|>", "<|call|>", START, CHANNEL];
 
