@@ -22,7 +22,7 @@ use crate::interrupt;
 use crate::load::load;
 use crate::output::OutputFile;
 use crate::pieces::Pieces;
-use crate::samplers::MoreSamplerArgs;
+use crate::samplers::with_breakers;
 use crate::screen;
 use crate::session_file::SessionFile;
 use crate::source::Source;
@@ -55,8 +55,8 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
             sampler: args.sampler.sampler(model.sampling()),
             decoding,
             max_tokens: args.max_tokens,
+            dry_breakers: args.sampler.more.dry_sequence_breaker.clone(),
         },
-        more: args.sampler.more.clone(),
         stop_at_repetition: !args.sampler.allow_repetition,
         on_full: args.on_full,
         context_shift: args.context_shift,
@@ -93,7 +93,6 @@ struct Chat {
     talk: Talk,
     branches: Branches,
     settings: Settings,
-    more: MoreSamplerArgs,
     stop_at_repetition: bool,
     on_full: OnFull,
     context_shift: bool,
@@ -273,7 +272,7 @@ impl Chat {
         if let Some(most) = self.settings.max_tokens {
             request = request.max_tokens(most);
         }
-        request = self.more.with_breakers(request);
+        request = with_breakers(request, &self.settings.dry_breakers);
         let mut out = Wrap::new(std::io::stdout().lock(), wrap::terminal_width());
         let mut pieces = Pieces::new(self.quiet);
         let decoding = &self.settings.decoding;

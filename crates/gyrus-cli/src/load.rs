@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
-use gyrus::{ContextChoice, ContextLimit, Device, DeviceInfo, Error, Model, Options};
+use gyrus::{ContextChoice, ContextLimit, Device, DeviceInfo, Error, Model, Options, Skipped, SkippedPart};
 use gyrus_formats::Checkpoint;
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use crate::source::Source;
 use crate::{diagnostics, foreign, text};
 
 /// Loads a model. Unless quiet, prints a line with its name, architecture, device and context, another with the device's
-/// name unless the CPU was asked for, and one with the parts of a multimodal model that are not loaded.
+/// name unless the CPU was asked for, and others with the parts of the file that are not loaded.
 pub(crate) fn load(source: &Source, options: &Options, quiet: bool) -> Result<Model> {
     load_opened(source.open(options.access)?, source.name(), options, quiet)
 }
@@ -59,15 +59,22 @@ pub(crate) fn load_opened(
         kv_cache(&model.context(), options.kv_memory.is_some()),
         start.elapsed().as_secs_f64(),
     ));
-    let skipped = &model.config().skipped;
-    if !skipped.is_empty() {
-        diagnostics::aside(format!(
-            "text only: {} of this multimodal model {} not loaded",
-            foreign::one_line(&skipped.join(", "), 240),
-            if skipped.len() == 1 { "is" } else { "are" }
-        ));
-    }
+    not_loaded(&model.config().skipped).into_iter().for_each(diagnostics::aside);
     Ok(model)
+}
+
+/// A line for each kind of part of the file that is not loaded. Heads of other tasks are not missed.
+fn not_loaded(skipped: &[Skipped]) -> Vec<String> {
+    let names = |part: SkippedPart| -> Vec<&str> {
+        skipped.iter().filter(|one| one.part == part).map(|one| one.name.as_str()).collect()
+    };
+    let line = |names: &[&str]| foreign::one_line(&names.join(", "), 240);
+    let (towers, layers) = (names(SkippedPart::Tower), names(SkippedPart::PredictionLayers));
+    let are = if towers.len() == 1 { "is" } else { "are" };
+    let towers = (!towers.is_empty())
+        .then(|| format!("text only: {} of this multimodal model {are} not loaded", line(&towers)));
+    let layers = (!layers.is_empty()).then(|| format!("prediction layers {} are not loaded", line(&layers)));
+    towers.into_iter().chain(layers).collect()
 }
 
 /// The KV cache of a loaded model.
@@ -145,4 +152,25 @@ fn advised(error: Error) -> anyhow::Error {
         }
     }
     anyhow!(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_are_not_loaded_are_called_what_they_are() {
+        let said = |parts: &[(&str, SkippedPart)]| {
+            let skipped = |(name, part): &(&str, SkippedPart)| Skipped { name: (*name).into(), part: *part };
+            not_loaded(&parts.iter().map(skipped).collect::<Vec<_>>())
+        };
+        let (mtp, sight) = (("mtp", SkippedPart::PredictionLayers), ("visual", SkippedPart::Tower));
+        let head = ("lm_head.weight", SkippedPart::Head);
+        assert_eq!(said(&[mtp, head]), ["prediction layers mtp are not loaded"]);
+        let one = "text only: visual of this multimodal model is not loaded";
+        assert_eq!(said(&[sight, mtp]), [one, "prediction layers mtp are not loaded"]);
+        let both = "text only: visual, audio_tower of this multimodal model are not loaded";
+        assert_eq!(said(&[sight, ("audio_tower", SkippedPart::Tower)]), [both]);
+        assert!(said(&[head]).is_empty() && said(&[]).is_empty());
+    }
 }

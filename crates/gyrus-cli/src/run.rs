@@ -15,6 +15,7 @@ use crate::decoding::Decoding;
 use crate::load::load_opened;
 use crate::pieces::Pieces;
 use crate::resolve::{Missing, looks_like_model};
+use crate::samplers::with_breakers;
 use crate::screen::Screen;
 use crate::session_file::SessionFile;
 use crate::source::Source;
@@ -96,7 +97,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if let Some(n) = args.logprobs {
         request = request.top_logprobs(usize::from(n));
     }
-    let request = decoding.apply(args.sampler.more.with_breakers(request));
+    let request = decoding.apply(with_breakers(request, &args.sampler.more.dry_sequence_breaker));
     let answers = answer(&mut session, request, &decoding, args)?;
     if let Some(file) = file {
         let mut history = history;

@@ -42,7 +42,7 @@ pub(crate) struct MoreSamplerArgs {
     /// Text that DRY's repetitions do not reach over; may be given several times; none for no such text [default: line
     /// breaks, :, ", *]
     #[arg(long, value_name = "TEXT")]
-    dry_sequence_breaker: Vec<String>,
+    pub(crate) dry_sequence_breaker: Vec<String>,
 
     /// Version of mirostat, instead of top-k, typical-p, top-p, min-p, XTC and top-n-sigma: 0 for none, or 2
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = mirostat_version)]
@@ -94,14 +94,30 @@ impl MoreSamplerArgs {
         (sampler.dry.allowed_length, sampler.dry.window) = (self.dry_allowed_length, self.dry_penalty_last_n);
         sampler
     }
+}
 
-    /// A request with DRY's sequence breakers.
-    pub(crate) fn with_breakers(&self, request: Request) -> Request {
-        match &self.dry_sequence_breaker[..] {
-            [] => request,
-            [none] if none == "none" => request.dry_breakers([]),
-            texts => request.dry_breakers(texts.iter().cloned()),
-        }
+/// A request with DRY's sequence breakers, as the flag names them.
+pub(crate) fn with_breakers(request: Request, breakers: &[String]) -> Request {
+    match breakers {
+        [] => request,
+        [none] if none == "none" => request.dry_breakers([]),
+        texts => request.dry_breakers(texts.iter().cloned()),
+    }
+}
+
+/// DRY's sequence breakers on one line: `none`, `default`, a list in JSON, or one text.
+pub(crate) fn breakers(text: &str) -> Result<Vec<String>, String> {
+    match text {
+        "default" => Ok(Vec::new()),
+        _ if text.starts_with('[') => match serde_json::from_str::<Vec<String>>(text) {
+            Ok(none) if none.is_empty() => Ok(vec!["none".to_owned()]),
+            Ok(texts) => Ok(texts),
+            Err(_) => {
+                Err("a list of strings in JSON, such as [\"\\n\", \":\"], a text, none or default is needed"
+                    .into())
+            }
+        },
+        text => Ok(vec![text.to_owned()]),
     }
 }
 

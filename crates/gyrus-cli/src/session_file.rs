@@ -5,7 +5,6 @@ use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use gyrus::text::TokenKind;
 use gyrus::text::template::Conversation;
 use gyrus::{Message, Model, Session};
 use serde_json::{Value, json};
@@ -41,7 +40,7 @@ impl SessionFile {
         }
         let (session, attached) =
             model.load_session(&mut BufReader::new(file), found.len()).with_context(|| self.name())?;
-        let history = read(&attached, model).with_context(|| self.name())?;
+        let history = read(&attached).with_context(|| self.name())?;
         Ok(Some((session, history)))
     }
 
@@ -75,7 +74,7 @@ fn written(history: Option<&History>) -> Vec<u8> {
     document.to_string().into_bytes()
 }
 
-fn read(attached: &[u8], model: &Model) -> Result<Option<History>> {
+fn read(attached: &[u8]) -> Result<Option<History>> {
     let document: Value = serde_json::from_slice(attached).context("its conversation is no JSON")?;
     if document.is_null() {
         return Ok(None);
@@ -86,18 +85,10 @@ fn read(attached: &[u8], model: &Model) -> Result<Option<History>> {
     let all = listed.iter().map(|entry| entry["message"].clone()).collect();
     let conversation = Conversation::new(all).context("its conversation")?;
     let messages = conversation.messages().iter().zip(listed).map(|(message, entry)| {
-        let ids = entry["ids"].as_array().map(|ids| ids.iter().filter_map(Value::as_u64).collect());
-        Message { ids: ids.and_then(|ids| spelled(ids, message, model)), json: message.clone() }
+        // A prompt takes them only as far as they spell the content.
+        let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+        let ids = entry["ids"].as_array().and_then(|ids| ids.iter().map(id).collect());
+        Message { ids, json: message.clone() }
     });
     Ok(Some(History::resumed(messages.collect(), usize::try_from(first).unwrap_or(0))))
-}
-
-/// The tokens of a message, if they are text and spell its content: a file must not forge control tokens.
-fn spelled(ids: Vec<u64>, message: &Value, model: &Model) -> Option<Vec<u32>> {
-    let ids: Vec<u32> = ids.into_iter().map(u32::try_from).collect::<Result<_, _>>().ok()?;
-    let tokenizer = model.tokenizer()?;
-    let is_text = |id: &u32| tokenizer.kind(*id).is_some_and(|kind| kind != TokenKind::Control);
-    let spells =
-        ids.iter().all(is_text) && Some(&*tokenizer.decode(&ids, true)) == message["content"].as_str();
-    spells.then_some(ids)
 }

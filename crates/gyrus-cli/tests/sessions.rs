@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use gyrus_testkit::{data, repository, tempfile};
+use gyrus_testkit::{data, model, repository, tempfile};
 
 fn gyrus(args: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_gyrus"))
@@ -49,6 +49,31 @@ fn a_chat_goes_on_as_if_it_had_not_ended() {
     let fresh = said.lines().find_map(|line| line.split_once(" prompt tokens at")).unwrap().0;
     assert!(fresh.trim().parse::<usize>().unwrap() < 30, "{said}");
     assert!(fs::read_dir(folder.path()).unwrap().count() == 1, "no temporary file is left");
+}
+
+/// What a stop string has cut off is not fed back, whether the chat ends in between or not.
+#[test]
+fn an_answer_that_was_cut_goes_on_as_its_text() {
+    const STOP: &str = "colour, but";
+    let Some(model) = model("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let talk = |name: &str, lines: &str| {
+        let file = folder.path().join(name);
+        let session = ["chat", model.to_str().unwrap(), "--session", file.to_str().unwrap()];
+        let settings = ["--temp", "0", "-n", "16", "--ctx", "256", "--stop", STOP];
+        let output = gyrus(&[&session[..], &settings].concat(), lines);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        (text(&output.stdout), said)
+    };
+    let (first, said) = talk("one", "Name three colours.\n");
+    assert!(
+        said.contains("stopped at") && !first.contains(STOP) && !first.trim().is_empty(),
+        "{first}{said}"
+    );
+    let (second, _) = talk("one", "And one more?\n");
+    let (whole, _) = talk("whole", "Name three colours.\nAnd one more?\n");
+    assert_eq!(format!("{first}{second}"), whole);
 }
 
 #[test]

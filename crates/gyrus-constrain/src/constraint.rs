@@ -87,7 +87,13 @@ impl Constraint {
     /// Before it, a mask forbids only end tokens, unused ids, and tokens that go on behind the trigger in a way that
     /// the constraint does not allow. White space behind the trigger in the same token is allowed.
     pub fn after(&self, trigger: &str) -> Constraint {
-        let trigger = Trigger::new(trigger, &self.vocabulary, &self.prototype);
+        self.after_header(trigger, "")
+    }
+
+    /// As [`Constraint::after`], of a trigger in two parts: behind `begin` only `end` may follow. For headers that models write
+    /// in several forms, of which one is the trigger.
+    pub fn after_header(&self, begin: &str, end: &str) -> Constraint {
+        let trigger = Trigger::new(begin, end, &self.vocabulary, &self.prototype);
         Constraint { trigger: trigger.map(Arc::new), ..self.clone() }
     }
 

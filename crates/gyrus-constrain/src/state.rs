@@ -89,7 +89,10 @@ impl State {
         let step = Step { before: self.now, engine: 0 };
         let step = match (self.now, self.trigger.clone()) {
             (Phase::Waiting(matched), Some(trigger)) => {
-                if self.vocabulary.ends().contains(&token) || self.vocabulary.text(token).is_empty() {
+                if self.vocabulary.ends().contains(&token)
+                    || self.vocabulary.text(token).is_empty()
+                    || !trigger.admits(matched, token)
+                {
                     return Err(self.refused(token));
                 }
                 let text = self.vocabulary.text(token);

@@ -17,12 +17,21 @@ pub(crate) struct Trigger {
     allowed: Vec<u32>,
     /// For each number of matched bytes, tokens that complete the trigger and go on as the constraint cannot begin.
     forbidden: Vec<Vec<u32>>,
+    /// From this number of matched bytes on the trigger must go on.
+    certain: usize,
+    /// For each number of matched bytes from `certain` on, the tokens that go on with the trigger.
+    going_on: Vec<Vec<u32>>,
 }
 
 impl Trigger {
-    /// `None` for an empty trigger: the constraint begins at once.
-    pub(crate) fn new(text: &str, vocabulary: &Vocabulary, prototype: &Matcher) -> Option<Trigger> {
-        let text = text.as_bytes().to_vec();
+    /// Behind `begin` only `end` may follow. `None` for an empty trigger: the constraint begins at once.
+    pub(crate) fn new(
+        begin: &str,
+        end: &str,
+        vocabulary: &Vocabulary,
+        prototype: &Matcher,
+    ) -> Option<Trigger> {
+        let text = [begin.as_bytes(), end.as_bytes()].concat();
         let &last = text.last()?;
         let mut allowed = vec![0; vocabulary.mask_words()];
         for id in 0..vocabulary.len() as u32 {
@@ -32,7 +41,15 @@ impl Trigger {
         }
         let forbidden = vec![Vec::new(); text.len()];
         let fallback = fallback(&text);
-        let mut trigger = Trigger { text, fallback, vocabulary: vocabulary.clone(), allowed, forbidden };
+        let mut trigger = Trigger {
+            text,
+            fallback,
+            vocabulary: vocabulary.clone(),
+            allowed,
+            forbidden,
+            certain: begin.len(),
+            going_on: Vec::new(),
+        };
         let mut engine = prototype.deep_clone();
         let mut known: HashMap<Vec<u8>, bool> = HashMap::new();
         for id in 0..vocabulary.len() as u32 {
@@ -55,11 +72,42 @@ impl Trigger {
                 }
             }
         }
+        trigger.going_on =
+            (begin.len()..trigger.text.len()).map(|matched| trigger.continuing(matched)).collect();
         Some(trigger)
+    }
+
+    /// The tokens that go on with a trigger that must go on: the one that completes it, or all that spell a part.
+    fn continuing(&self, matched: usize) -> Vec<u32> {
+        let rest = &self.text[matched..];
+        let text = |id: &u32| self.vocabulary.text(*id);
+        let is_allowed = |id: &u32| self.allowed[*id as usize / 32] >> (id % 32) & 1 == 1;
+        let fits = |id: &u32| match text(id).strip_prefix(rest) {
+            Some(_) => !self.forbidden[matched].contains(id),
+            None => rest.starts_with(text(id)),
+        };
+        let fitting = || (0..self.vocabulary.len() as u32).filter(is_allowed).filter(fits);
+        let whole: Vec<u32> = fitting().filter(|id| text(id) == rest).collect();
+        if whole.is_empty() { fitting().collect() } else { whole }
+    }
+
+    /// The tokens that may follow this number of matched bytes, if the trigger must go on there.
+    fn must(&self, matched: usize) -> Option<&[u32]> {
+        matched.checked_sub(self.certain).and_then(|at| self.going_on.get(at)).map(Vec::as_slice)
+    }
+
+    /// Whether a token may follow this number of matched bytes, if the trigger must go on there.
+    pub(crate) fn admits(&self, matched: usize, token: u32) -> bool {
+        self.must(matched).is_none_or(|tokens| tokens.contains(&token))
     }
 
     /// Writes the mask of a step before the trigger.
     pub(crate) fn mask(&self, matched: usize, words: &mut [u32]) {
+        if let Some(tokens) = self.must(matched) {
+            words[..self.allowed.len()].fill(0);
+            tokens.iter().for_each(|id| words[*id as usize / 32] |= 1 << (id % 32));
+            return;
+        }
         words[..self.allowed.len()].copy_from_slice(&self.allowed);
         for &id in &self.forbidden[matched] {
             words[id as usize / 32] &= !(1 << (id % 32));

@@ -134,6 +134,72 @@ fn a_constraint_begins_behind_its_trigger() {
     assert_eq!(allowed(&mut whole), ["{", "{\""]);
 }
 
+/// gpt-oss writes `<|channel|>final <|constrain|>json<|message|>`, too, which would never complete the trigger.
+#[test]
+fn a_header_that_has_begun_is_completed() {
+    const END: u32 = 256;
+    const CONTROLS: [&str; 6] =
+        ["<|return|>", "<|start|>", "<|end|>", "<|channel|>", "<|constrain|>", "<|message|>"];
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let pieces = bytes.iter().map(|byte| Piece::Text(byte));
+    let pieces = pieces.chain(CONTROLS.iter().map(|name| Piece::Control(name.as_bytes())));
+    let vocabulary = Vocabulary::new(pieces, &[END], None, Limits::default()).unwrap();
+    let constraint = vocabulary.compile(&Source::Schema(AB.into())).unwrap();
+    let mut state = constraint.after_header("<|channel|>final", "<|message|>").start();
+    // Control tokens, and text by bytes.
+    let tokens = |text: &str| {
+        let (mut ids, mut rest) = (Vec::new(), text);
+        while let Some(&byte) = rest.as_bytes().first() {
+            let control = CONTROLS.iter().position(|name| rest.starts_with(name));
+            ids.push(control.map_or(u32::from(byte), |at| END + at as u32));
+            rest = &rest[control.map_or(1, |at| CONTROLS[at].len())..];
+        }
+        ids
+    };
+    let allowed = |state: &mut State| {
+        let mut mask = vec![0; vocabulary.mask_words()];
+        state.mask(&mut mask).unwrap();
+        (0..262).filter(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).collect::<Vec<u32>>()
+    };
+    let before = "<|channel|>analysis<|message|>The final {json}.<|end|><|start|>assistant<|channel|>";
+    for token in tokens(before) {
+        let free = allowed(&mut state);
+        assert!(free.len() == 261 && !free.contains(&END), "all but the end");
+        state.commit(token).unwrap();
+    }
+    for token in tokens("final") {
+        state.commit(token).unwrap();
+    }
+    assert_eq!(allowed(&mut state), tokens("<|message|>"));
+    for refused in [" ", "<", "<|constrain|>", "<|end|>"] {
+        assert!(matches!(state.commit(tokens(refused)[0]), Err(Error::Token { .. })), "{refused}");
+    }
+    assert!(state.is_waiting());
+    state.commit(tokens("<|message|>")[0]).unwrap();
+    assert!(!state.is_waiting());
+    assert_eq!(allowed(&mut state), tokens("{"));
+    for token in tokens("{\"a\":12}") {
+        state.commit(token).unwrap();
+    }
+    assert_eq!(allowed(&mut state), [END]);
+    // The header is taken back as a whole.
+    state.rollback(9).unwrap();
+    assert_eq!(allowed(&mut state), tokens("<|message|>"));
+}
+
+/// Where no token is the rest of a header, its parts are.
+#[test]
+fn a_header_is_completed_by_parts() {
+    let constraint = words(false).compile(&Source::Schema(AB.into())).unwrap();
+    let mut state = constraint.after_header("b", "</think>{").start();
+    assert_eq!(allowed(&mut state), WORDS[1..]);
+    feed(&mut state, &["b"]);
+    assert_eq!(allowed(&mut state), ["</", "</think>"]);
+    feed(&mut state, &["</", "think"]);
+    // A token that goes on as the constraint cannot begin is left out.
+    assert_eq!(allowed(&mut state), [">"]);
+}
+
 #[test]
 fn forced_tokens_are_those_of_the_encoder() {
     let source = Source::Regex(r#"\{"a":[12]\}"#.into());

@@ -16,11 +16,19 @@ pub enum Error {
         /// What is wrong there.
         message: String,
     },
+    /// The tools are not a list of tools.
+    #[error("tools: {message}")]
+    List {
+        /// What is wrong.
+        message: String,
+    },
     /// A tool lacks something, or has it in another form.
-    #[error("tool {index}: {message}")]
+    #[error("tool {index}{}: {message}", named(name))]
     Tool {
         /// The tool's place in the list, from 0.
         index: usize,
+        /// Its name, if it has one.
+        name: Option<String>,
         /// What is wrong.
         message: String,
     },
@@ -40,4 +48,10 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+}
+
+/// A name behind the place of a tool, as far as it is one.
+fn named(name: &Option<String>) -> String {
+    let shown = |name: &String| format!(" ({:?})", name.chars().take(64).collect::<String>());
+    name.as_ref().map(shown).unwrap_or_default()
 }

@@ -67,7 +67,13 @@ impl Format {
         self.table().name
     }
 
-    /// The text that ends the reasoning. A constraint on the answer begins after it.
+    /// The header that the answer's text begins with, in formats where each message has one: what tells it from the headers
+    /// of other messages, and the rest of it. A constraint on the text begins behind it.
+    pub fn answer_header(self) -> Option<(&'static str, &'static str)> {
+        (self == Format::Harmony).then_some(formats::harmony::FINAL)
+    }
+
+    /// The text that ends the reasoning. A constraint on the answer begins after it, or behind [`Format::answer_header`].
     pub fn reasoning_end(self) -> &'static str {
         match self {
             Format::Harmony => formats::harmony::END,

@@ -16,35 +16,54 @@ pub(crate) enum End {
 /// Finds the end of an object or array by its brackets and strings. What is inside is not checked, but a `stop` that is not
 /// empty must not be outside of strings.
 pub(crate) fn end(text: &str, stop: &str) -> End {
-    let (mut stack, mut in_string, mut escaped) = (Vec::new(), false, false);
-    for (at, byte) in text.bytes().enumerate() {
-        if in_string {
+    Brackets::default().end(text, stop)
+}
+
+/// How far the brackets of an object or array have been read.
+#[derive(Debug, Default)]
+pub(crate) struct Brackets {
+    at: usize,
+    stack: Vec<u8>,
+    in_string: bool,
+    escaped: bool,
+    end: Option<End>,
+}
+
+impl Brackets {
+    /// The end of the value, as [`end`] says. A later text must go on where an earlier one ended.
+    pub(crate) fn end(&mut self, text: &str, stop: &str) -> End {
+        let text = text.as_bytes();
+        while self.end.is_none() {
+            let Some(&byte) = text.get(self.at) else { return End::More };
+            if self.in_string {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.in_string = false,
+                    _ => {}
+                }
+                self.at += 1;
+                continue;
+            }
+            let rest = &text[self.at..];
+            if rest.len() < stop.len() && stop.as_bytes().starts_with(rest) {
+                // The rest of the stop may follow.
+                return End::More;
+            }
             match byte {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => in_string = false,
+                _ if !stop.is_empty() && rest.starts_with(stop.as_bytes()) => self.end = Some(End::Never),
+                b'{' => self.stack.push(b'}'),
+                b'[' => self.stack.push(b']'),
+                _ if self.stack.is_empty() => self.end = Some(End::Never),
+                b'"' => self.in_string = true,
+                b'}' | b']' if self.stack.pop() != Some(byte) => self.end = Some(End::Never),
+                b'}' | b']' if self.stack.is_empty() => self.end = Some(End::At(self.at + 1)),
                 _ => {}
             }
-            continue;
+            self.at += 1;
         }
-        match byte {
-            _ if !stop.is_empty() && text.as_bytes()[at..].starts_with(stop.as_bytes()) => return End::Never,
-            b'{' => stack.push(b'}'),
-            b'[' => stack.push(b']'),
-            _ if stack.is_empty() => return End::Never,
-            b'"' => in_string = true,
-            b'}' | b']' => {
-                if stack.pop() != Some(byte) {
-                    return End::Never;
-                }
-                if stack.is_empty() {
-                    return End::At(at + 1);
-                }
-            }
-            _ => {}
-        }
+        self.end.unwrap_or(End::More)
     }
-    End::More
 }
 
 /// Whether a text is JSON, or what is wrong with it.

@@ -33,6 +33,7 @@ mod json;
 mod marked;
 mod parser;
 mod prompt;
+mod scan;
 mod tools;
 
 pub use choice::{ToolChoice, grammar};

@@ -1,16 +1,19 @@
 //! Formats that put reasoning and calls between markers in the text.
 
 use crate::formats::{Step, Table, begins};
+use crate::scan::Scan;
 use crate::{Event, Tools};
 
-/// The longest call. A longer one is text.
-const MAX_CALL: usize = 256 << 10;
+/// The bytes of the longest call. A longer one is text.
+pub(crate) const MAX_CALL: usize = 256 << 10;
 
 /// A parser of one table.
 pub(crate) struct Marked {
     table: &'static Table,
     tools: Option<Tools>,
     pending: String,
+    /// How far the call in `pending` has been read.
+    scan: Scan,
     mode: Mode,
     content: Section,
     reasoning: Section,
@@ -27,7 +30,8 @@ impl Marked {
     pub(crate) fn new(table: &'static Table, tools: Option<Tools>, in_reasoning: bool) -> Marked {
         let mode = if in_reasoning { Mode::Reasoning } else { Mode::Text };
         let (content, reasoning) = (Section::default(), Section::trimmed());
-        Marked { table, tools, pending: String::new(), mode, content, reasoning }
+        let (pending, scan) = (String::new(), Scan::default());
+        Marked { table, tools, pending, scan, mode, content, reasoning }
     }
 
     pub(crate) fn is_in_reasoning(&self) -> bool {
@@ -118,15 +122,15 @@ impl Marked {
     fn call(&mut self, is_end: bool, events: &mut Vec<Event>) -> bool {
         let none = Tools::default();
         let tools = self.tools.as_ref().unwrap_or(&none);
-        let too_long = self.pending.len() > MAX_CALL;
-        let (found, used) = match (self.table.read)(&self.pending, tools, is_end) {
-            Step::More if too_long => {
-                let reason = format!("the call has more than {MAX_CALL} bytes");
-                (vec![Event::Malformed { text: self.pending.clone(), reason }], self.pending.len())
-            }
+        // Only what a call may have is read, so that a long one does not depend on how the output is cut.
+        let is_full = self.pending.len() > MAX_CALL;
+        let text = &self.pending[..self.pending.floor_char_boundary(MAX_CALL)];
+        let (found, used) = match (self.table.read)(text, tools, is_end && !is_full, &mut self.scan) {
+            Step::More if is_full => (vec![too_long(text)], text.len()),
             Step::More => return false,
             Step::Done(events, used) => (events, used),
         };
+        self.scan = Scan::default();
         self.mode = Mode::Text;
         if used == 0 {
             // No call: the character that looked like one is text, and so is what follows.
@@ -149,6 +153,12 @@ impl Marked {
     }
 }
 
+/// The event of a call that is too long, of which this is as much as a call may have.
+pub(crate) fn too_long(text: &str) -> Event {
+    let reason = format!("the call has more than {MAX_CALL} bytes");
+    Event::Malformed { text: text.to_owned(), reason }
+}
+
 /// Text of one kind, without the white space that separates it from other kinds.
 #[derive(Debug, Default)]
 pub(crate) struct Section {
@@ -165,7 +175,7 @@ impl Section {
     }
 
     /// A section that continues text before it.
-    fn begun() -> Section {
+    pub(crate) fn begun() -> Section {
         Section { begun: true, ..Section::default() }
     }
 

@@ -34,30 +34,34 @@ impl Tools {
 
     /// Reads the list from JSON that was parsed.
     pub fn from_value(value: &Value) -> Result<Tools, Error> {
-        let fail = |index, message: &str| Error::Tool { index, message: message.into() };
-        let list = value.as_array().ok_or_else(|| fail(0, "tools must be an array"))?;
+        let refused = |message: &str| Error::List { message: message.into() };
+        let list = value.as_array().ok_or_else(|| refused("not an array of tools"))?;
         if list.len() > MAX_TOOLS {
-            return Err(fail(MAX_TOOLS, "there are more than 512 tools"));
+            return Err(refused("there are more than 512"));
         }
         let mut tools: Vec<Tool> = Vec::new();
         for (index, tool) in list.iter().enumerate() {
-            if tool.get("type").is_some_and(|kind| kind != "function") {
-                return Err(fail(index, "its type must be \"function\""));
-            }
             let function = tool.get("function").unwrap_or(tool);
-            let name =
-                function.get("name").and_then(Value::as_str).ok_or_else(|| fail(index, "it has no name"))?;
+            let name = function.get("name").and_then(Value::as_str);
+            let fail = |message: &str| {
+                let name = name.map(str::to_owned);
+                Error::Tool { index, name, message: message.into() }
+            };
+            if tool.get("type").is_some_and(|kind| kind != "function") {
+                return Err(fail("its type must be \"function\""));
+            }
+            let name = name.ok_or_else(|| fail("it has no name"))?;
             let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
             if name.is_empty() || name.len() > 64 || !name.bytes().all(valid) {
-                return Err(fail(index, "its name must be 1 to 64 letters, digits, \"_\", \"-\" or \".\""));
+                return Err(fail("its name must be 1 to 64 letters, digits, \"_\", \"-\" or \".\""));
             }
             if tools.iter().any(|known| known.name == name) {
-                return Err(fail(index, "its name is that of another tool"));
+                return Err(fail("its name is that of another tool"));
             }
             let parameters = match function.get("parameters") {
                 None | Some(Value::Null) => serde_json::json!({ "type": "object", "properties": {} }),
                 Some(parameters @ Value::Object(_)) => parameters.clone(),
-                Some(_) => return Err(fail(index, "its parameters must be a JSON schema, an object")),
+                Some(_) => return Err(fail("its parameters must be a JSON schema, an object")),
             };
             let description =
                 function.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();

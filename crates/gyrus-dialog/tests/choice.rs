@@ -95,17 +95,134 @@ fn choices_without_a_call_have_no_grammar() {
 fn tools_are_checked_with_their_place() {
     let message = |text: &str| Tools::from_json(text).unwrap_err().to_string();
     assert_eq!(message("[\n{]"), "tools, line 2, column 2: key must be a string");
-    assert_eq!(message("{}"), "tool 0: tools must be an array");
+    assert_eq!(message("{}"), "tools: not an array of tools");
     assert_eq!(message(r#"[{"name":"a"},{"function":{}}]"#), "tool 1: it has no name");
-    assert_eq!(message(r#"[{"name":"a"},{"name":"a"}]"#), "tool 1: its name is that of another tool");
+    assert_eq!(message(r#"[{"name":"a"},{"name":"a"}]"#), "tool 1 (\"a\"): its name is that of another tool");
     assert_eq!(
         message(r#"[{"name":"a","parameters":[]}]"#),
-        "tool 0: its parameters must be a JSON schema, an object"
+        "tool 0 (\"a\"): its parameters must be a JSON schema, an object"
     );
-    assert!(message(r#"[{"name":"a b"}]"#).contains("must be 1 to 64"));
+    assert!(message(r#"[{"name":"a b"}]"#).starts_with("tool 0 (\"a b\"): its name must be 1 to 64"));
+    assert_eq!(message(r#"[{"type":"web","name":"a"}]"#), "tool 0 (\"a\"): its type must be \"function\"");
+    assert_eq!(message(&format!("[{}]", vec!["{}"; 513].join(","))), "tools: there are more than 512");
     let prompt = tool_prompt(&common::tools());
     assert!(
         prompt.contains("## weather\nThe weather in a city.\nParameters: {")
             && prompt.contains("<tool_call>")
     );
+}
+
+/// The grammar of a tool `t` with these parameters in Gemma's notation.
+fn gemma(parameters: &str) -> Result<Constraint, String> {
+    let tools = Tools::from_json(&format!(r#"[{{"name": "t", "parameters": {parameters}}}]"#)).unwrap();
+    let part = grammar(Format::Gemma, &tools, &ToolChoice::Required, false, false);
+    let part = part.map_err(|error| error.to_string())?.unwrap();
+    vocabulary().compile(&Source::Template(part)).map_err(|error| error.to_string())
+}
+
+fn accepts(constraint: &Constraint, value: &str) -> bool {
+    let text = format!("<|tool_call>call:t{{p:{value}}}<tool_call|>");
+    let mut state = constraint.start();
+    text.bytes().all(|byte| state.commit(u32::from(byte)).is_ok()) && state.is_complete()
+}
+
+#[test]
+fn gemma_enforces_what_a_schema_says() {
+    const A: &str = "<|\"|>a<|\"|>";
+    const LONG: &str = "<|\"|>abcd<|\"|>";
+    for (schema, yes, no) in [
+        // What pydantic writes for optional parameters, enums and models.
+        (
+            r#"{"anyOf": [{"type": "string"}, {"type": "null"}], "default": null, "title": "P"}"#,
+            &[A, "null"][..],
+            &["1", ""][..],
+        ),
+        (r#"{"type": ["integer", "null"]}"#, &["12", "-3", "null"], &["1.5", A]),
+        (r#"{"type": ["number", "integer", "boolean"]}"#, &["12", "1.5", "true"], &["null"]),
+        (r##"{"$ref": "#/$defs/Colour", "description": "c"}"##, &[A, "<|\"|>b c<|\"|>"], &[LONG, "a"]),
+        (
+            r##"{"allOf": [{"$ref": "#/$defs/Point"}], "default": {"x": 1}}"##,
+            &["{x:1}", "{x:-1,y:2}"],
+            &["{y:2}", "{x:null}"],
+        ),
+        (
+            r##"{"type": "array", "items": {"$ref": "#/$defs/Point"}, "maxItems": 2}"##,
+            &["[]", "[{x:1}]", "[{x:1},{x:2}]"],
+            &["[{x:1},{x:2},{x:3}]"],
+        ),
+        (
+            r#"{"oneOf": [{"type": "integer"}, {"type": "string"}, {"const": null}]}"#,
+            &["1", A, "null"],
+            &["true"],
+        ),
+        (r#"{"oneOf": [{"enum": ["a", 1]}, {"const": "abcd"}]}"#, &[A, LONG, "1"], &["2"]),
+        (r#"{"const": "a"}"#, &[A], &[LONG]),
+        (r#"{"type": "string", "enum": ["a", null, 3]}"#, &[A], &["null", "3"]),
+        (r#"{"type": "string", "nullable": true}"#, &[A, "null"], &["1"]),
+        (
+            r#"{"type": "integer", "minimum": 3, "maximum": 12}"#,
+            &["3", "9", "12"],
+            &["2", "13", "-3", "100", "3.5"],
+        ),
+        (r#"{"type": "integer", "exclusiveMinimum": 0, "multipleOf": 5}"#, &["5", "100"], &["0", "7", "-5"]),
+        (r#"{"type": "number", "minimum": 0, "exclusiveMaximum": 1}"#, &["0", "0.25"], &["1", "-0.5", "1.5"]),
+        (
+            r#"{"type": "string", "minLength": 2, "maxLength": 4}"#,
+            &[LONG, "<|\"|>éü<|\"|>"],
+            &[A, "<|\"|>abcde<|\"|>"],
+        ),
+        (
+            r#"{"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3}"#,
+            &["[true,false]", "[true,true,true]"],
+            &["[]", "[true]", "[true,true,true,true]"],
+        ),
+        (r#"{"type": "array", "items": {"type": "null"}, "maxItems": 0}"#, &["[]"], &["[null]"]),
+    ] {
+        let parameters = format!(
+            r#"{{"type": "object", "properties": {{"p": {schema}}}, "required": ["p"], "$defs": {{
+                "Colour": {{"enum": ["a", "b c"], "type": "string"}},
+                "Point": {{"type": "object", "properties": {{"x": {{"type": "integer"}}, "y": {{"type": "integer"}}}},
+                    "required": ["x"]}}}}}}"#
+        );
+        let constraint = gemma(&parameters).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        yes.iter().for_each(|value| assert!(accepts(&constraint, value), "{schema}: {value}"));
+        no.iter().for_each(|value| assert!(!accepts(&constraint, value), "{schema}: {value} is accepted"));
+        for seed in 0..3 {
+            let text = generate(&constraint, seed);
+            assert!(text.starts_with("<|tool_call>call:t{p:"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn gemma_refuses_the_rest_by_name() {
+    for (schema, named) in [
+        (r#"{"type": "string", "pattern": "a+"}"#, "the keyword \"pattern\""),
+        (r#"{"type": "string", "format": "date"}"#, "the keyword \"format\""),
+        (r#"{"type": "string", "minimum": 1}"#, "the keyword \"minimum\""),
+        (
+            r#"{"type": "array", "items": {"type": "null"}, "uniqueItems": true}"#,
+            "the keyword \"uniqueItems\"",
+        ),
+        (r#"{"anyOf": [{"type": "string"}], "minLength": 1}"#, "the keyword \"minLength\""),
+        (r#"{"allOf": [{"type": "string"}, {"minLength": 1}]}"#, "the keyword \"allOf\""),
+        (r#"{"oneOf": [{"type": "integer"}, {"type": "number"}]}"#, "alternatives that may overlap"),
+        (r#"{"oneOf": [{"type": "string"}, {"const": "a"}]}"#, "alternatives that may overlap"),
+        (r#"{"oneOf": [{"const": 1}, {"const": 1.0}]}"#, "alternatives that may overlap"),
+        (r#"{"not": {"type": "string"}}"#, "the keyword \"not\""),
+        (r#"{"enum": [[1]]}"#, "an enum of arrays or objects"),
+        (r#"{"type": "string", "enum": [1]}"#, "an enum without a value"),
+        (r#"{"type": "text"}"#, "the type \"text\""),
+        (r#"{"description": "anything"}"#, "a schema without a type"),
+        (r##"{"$ref": "#/$defs/None"}"##, "the reference \"#/$defs/None\""),
+        (r#"{"$ref": "https://example.com/x"}"#, "the reference \"https://example.com/x\""),
+        (r##"{"$ref": "#"}"##, "nested more than 64 deep"),
+        (r#"{"type": "object", "required": ["x"]}"#, "the required property \"x\" without a schema"),
+        (r#"{"type": "string", "minLength": 3, "maxLength": 2}"#, "\"minLength\" above \"maxLength\""),
+        (r#"{"type": "array", "items": {"type": "null"}, "minItems": -1}"#, "\"minItems\" that is no count"),
+    ] {
+        let parameters = format!(r#"{{"type": "object", "properties": {{"p": {schema}}}}}"#);
+        let error = gemma(&parameters).unwrap_err();
+        assert!(error.contains(named) && error.ends_with("in the parameters of \"t\""), "{schema}: {error}");
+    }
 }

@@ -297,3 +297,114 @@ fn long_calls_come_out_as_text() {
         matches!(&events[0], Event::Malformed { reason, .. } if reason.contains("more than 262144 bytes"))
     );
 }
+
+/// A call of `weather` with a city of this many letters.
+fn long_call(format: Format, letters: usize) -> String {
+    let city = "q".repeat(letters);
+    let object = |arguments: &str| format!(r#"{{"name": "weather", "{arguments}": {{"city": "{city}"}}}}"#);
+    match format {
+        Format::Generic | Format::Hermes => format!("<tool_call>\n{}\n</tool_call>", object("arguments")),
+        Format::Llama3 => object("parameters"),
+        Format::Mistral => format!(r#"[TOOL_CALLS]weather[ARGS]{{"city": "{city}"}}"#),
+        Format::DeepSeek => format!(
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{{\"city\": \"{city}\"}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        ),
+        Format::Gemma => format!("<|tool_call>call:weather{{city:<|\"|>{city}<|\"|>}}<tool_call|>"),
+        Format::Harmony => format!(
+            "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{{\"city\": \"{city}\"}}<|call|>"
+        ),
+        Format::Nemotron => format!("<TOOLCALL>[{}]</TOOLCALL>", object("arguments")),
+        Format::Cohere => format!("<|START_ACTION|>[{}]<|END_ACTION|>", object("parameters")),
+        _ => panic!("{format:?} has no call here"),
+    }
+}
+
+/// The text in parts of this many bytes, as far as characters allow.
+fn parts(text: &str, length: usize) -> Vec<&str> {
+    let (mut rest, mut parts) = (text, Vec::new());
+    while !rest.is_empty() {
+        let (part, after) = rest.split_at(rest.ceil_char_boundary(length));
+        parts.push(part);
+        rest = after;
+    }
+    parts
+}
+
+const MAX_CALL: usize = 256 << 10;
+
+#[test]
+fn the_longest_call_does_not_depend_on_how_the_output_is_cut() {
+    for format in Format::ALL {
+        let frame = long_call(format, 0).len();
+        // In gpt-oss the header and the end of a message do not count.
+        let counted = match format {
+            Format::Harmony => r#"{"city": ""}"#.len(),
+            _ => frame,
+        };
+        let mut refused = Vec::new();
+        for letters in [MAX_CALL - counted, MAX_CALL - counted + 1, 300 << 10] {
+            let text = format!("{} x", long_call(format, letters));
+            let whole = common::parse(format, false, [&*text]);
+            for length in [1 << 10, 100_000, MAX_CALL - 1, MAX_CALL, MAX_CALL + 1] {
+                let cut = common::parse(format, false, parts(&text, length));
+                assert!(cut == whole, "{format:?}: {letters} letters, in parts of {length}");
+            }
+            match &whole[0] {
+                Event::Call(call) => assert_eq!(call.arguments.matches('q').count(), letters),
+                Event::Malformed { reason, .. } => {
+                    assert_eq!(reason, "the call has more than 262144 bytes", "{format:?}");
+                    let texts = whole.iter().map(|event| match event {
+                        Event::Malformed { text, .. } | Event::Content(text) => text.as_str(),
+                        other => panic!("{format:?}: {other:?}"),
+                    });
+                    let all = texts.collect::<String>();
+                    assert_eq!(all.matches('q').count(), letters, "nothing is lost");
+                    refused.push(letters);
+                }
+                other => panic!("{format:?}: {other:?}"),
+            }
+        }
+        // White space behind a call in JSON alone belongs to it, for a semicolon may follow.
+        let most = match format {
+            Format::Llama3 => vec![MAX_CALL - counted, MAX_CALL - counted + 1, 300 << 10],
+            _ => vec![MAX_CALL - counted + 1, 300 << 10],
+        };
+        assert_eq!(refused, most, "{format:?}");
+    }
+}
+
+/// Each byte is looked at a few times, not once for each part that follows it.
+#[test]
+fn long_calls_are_read_in_small_parts() {
+    for format in Format::ALL {
+        let text = long_call(format, 250 << 10);
+        let events = common::parse(format, false, parts(&text, 1));
+        assert!(matches!(events.as_slice(), [Event::Call(_)]), "{format:?}");
+    }
+    // Many strings and many calls.
+    let strings =
+        format!("<|tool_call>call:add{{tags:[{}]}}<tool_call|>", vec!["<|\"|>x<|\"|>"; 16_000].join(","));
+    let one = "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\":1}<｜tool▁call▁end｜>\n";
+    let calls = format!("<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>", one.repeat(2_000));
+    for (format, text, count) in [(Format::Gemma, strings, 1), (Format::DeepSeek, calls, 2_000)] {
+        for length in [1, text.len()] {
+            let events = common::parse(format, false, parts(&text, length));
+            assert_eq!(events.iter().filter(|event| matches!(event, Event::Call(_))).count(), count);
+            assert_eq!(events.len(), count, "{format:?}");
+        }
+    }
+}
+
+/// What belongs to the next call of a list is not looked for in this one.
+#[test]
+fn calls_without_a_name_or_arguments_end_where_they_end() {
+    let good = "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\":1}<｜tool▁call▁end｜>";
+    for (bad, reason) in [
+        ("<｜tool▁call▁begin｜>weather<｜tool▁call▁end｜>", "the call has no name"),
+        ("<｜tool▁call▁begin｜>weather<｜tool▁sep｜>x<｜tool▁call▁end｜>", "the call has no arguments"),
+    ] {
+        let text = format!("<｜tool▁calls▁begin｜>{bad}{good}<｜tool▁calls▁end｜>");
+        let events = every_split(Format::DeepSeek, false, &text);
+        assert_eq!(events, [malformed(bad, reason), call("add", "{\"a\":1}")]);
+    }
+}

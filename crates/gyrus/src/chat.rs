@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gyrus_text::template::{ChatTemplate, Conversation, Inputs, Source, TemplateError, fallback};
-use gyrus_text::{Part, Special, Tokenizer};
+use gyrus_text::{Detokenizer, Part, Special, TokenKind, Tokenizer};
 use serde_json::{Map, Value};
 
 /// A model's chat template and the special tokens that it can refer to.
@@ -71,7 +71,8 @@ impl ChatFormat {
     ///
     /// `generated` returns the token ids of a message by its index, if the model generated its content. They replace
     /// the encoded text wherever the template emits the content unchanged, so that the next prompt begins with the ids
-    /// that are in the KV cache.
+    /// that are in the KV cache. Ids that do not spell the content, such as those of a stop string behind it, and control
+    /// tokens are left out with all that follow; the rest of the content is encoded.
     pub fn tokens<'i>(
         &self,
         conversation: &Conversation,
@@ -94,16 +95,16 @@ impl ChatFormat {
     ) -> Result<(Vec<u32>, String), TemplateError> {
         let inputs = self.inputs(conversation, add_generation_prompt, variables);
         let rendered = self.template.render_parts(&inputs)?;
-        let mut ids = tokenizer.encode_parts(rendered.parts().map(|(text, source)| {
+        let mut ids = tokenizer.encode_parts(rendered.parts().flat_map(|(text, source)| {
             let ids = match source {
-                Source::Content(message) => generated(message),
-                _ => None,
+                Source::Content(message) => generated(message).unwrap_or_default(),
+                _ => &[],
             };
-            match (ids, source) {
-                (Some(ids), _) => Part::Ids(ids),
-                (None, Source::Template) => Part::Text(text, Special::Parse),
-                (None, _) => Part::Text(text, Special::Literal),
-            }
+            let (ids, spelled) = spelled(ids, text, tokenizer);
+            let special = if source == Source::Template { Special::Parse } else { Special::Literal };
+            // Text goes on over parts of text alone.
+            let ids = (!ids.is_empty()).then_some(Part::Ids(ids));
+            ids.into_iter().chain([Part::Text(&text[spelled..], special)])
         }));
         // Most templates write the BOS token themselves; the others need it here.
         if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos())
@@ -128,12 +129,35 @@ impl ChatFormat {
     }
 }
 
+/// The leading ids that spell the beginning of a text as it streamed from the model, and its length in bytes. Control tokens
+/// spell nothing: an answer is not the place to forge one.
+fn spelled<'i>(ids: &'i [u32], text: &str, tokenizer: &Tokenizer) -> (&'i [u32], usize) {
+    let mut stream = Detokenizer::continuing(tokenizer, true);
+    let (mut piece, mut length) = (String::new(), 0);
+    let mut whole = (0, 0);
+    for (at, &id) in ids.iter().enumerate() {
+        if tokenizer.kind(id).is_none_or(|kind| kind == TokenKind::Control) {
+            break;
+        }
+        piece.clear();
+        stream.push_into(id, &mut piece);
+        if !text[length..].starts_with(&piece) {
+            break;
+        }
+        length += piece.len();
+        // A character that is not complete belongs to the ids of the next one.
+        if stream.pending().is_empty() {
+            whole = (at + 1, length);
+        }
+    }
+    (&ids[..whole.0], whole.1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use gyrus_formats::Checkpoint;
     use gyrus_testkit::data;
-    use gyrus_text::TokenKind;
 
     fn chatml() -> Option<(ChatFormat, Tokenizer)> {
         let checkpoint = Checkpoint::open(&data("vocab/ggml-vocab-qwen2.gguf")?).unwrap();
@@ -279,6 +303,33 @@ mod tests {
         let prompt = format.tokens(&grown, &tokenizer, true, ids).unwrap();
         assert!(prompt.starts_with(&session), "the session's ids begin the next prompt");
         assert_eq!(tokenizer.decode(&prompt, true), format.render(&grown, true).unwrap());
+        // Ids that do not spell the content are left out, and so are control tokens: those of a stop string that cut the
+        // answer, also in the middle of a token.
+        let end = tokenizer.id_of("<|im_end|>").unwrap();
+        let more = [&generated[..], &tokenizer.encode(" 你好 END", Special::Literal, false)].concat();
+        let (forged, foreign) =
+            ([&generated[..2], &[end], &generated[2..]].concat(), [u32::MAX, generated[0]]);
+        for (ids, content, kept) in [
+            (&more[..], &*content, generated.len()),
+            (&generated[..], "Hel", 2),
+            (&generated[..], "He", 1),
+            (&generated[..], "Other", 0),
+            (&forged[..], &*content, 2),
+            (&forged[..], "Hel<|im_end|>lo", 2),
+            (&foreign[..], "H", 0),
+        ] {
+            let mut messages = messages.clone();
+            messages[1]["content"] = content.into();
+            let cut = Conversation::new(messages).unwrap();
+            let prompt =
+                format.tokens(&cut, &tokenizer, true, |message| (message == 1).then_some(ids)).unwrap();
+            assert_eq!(tokenizer.decode(&prompt, true), format.render(&cut, true).unwrap(), "{content}");
+            let begun = session.len() - generated.len();
+            let same = prompt[begun..].iter().zip(ids).take_while(|(a, b)| a == b).count();
+            assert!(same >= kept && (kept == 0 || prompt[begun..].starts_with(&ids[..kept])), "{content}");
+            let ends = prompt.iter().filter(|id| **id == end).count();
+            assert_eq!(ends, 3, "only the template ends messages: {content}");
+        }
         // Content that the template changes is encoded from its text.
         let mut changed = messages;
         changed[1]["content"] = format!("{content} ").into();

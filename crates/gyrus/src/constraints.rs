@@ -15,9 +15,17 @@ const KEPT: usize = 16;
 #[derive(Default)]
 pub(crate) struct Constraints {
     vocabulary: OnceLock<Result<Vocabulary, gyrus_constrain::Error>>,
-    compiled: Latest<(Source, Option<&'static str>), Constraint>,
+    compiled: Latest<(Source, Option<Trigger>), Constraint>,
     /// Apart from the others, so that requests that fail push none of them out.
     refused: Latest<Source, gyrus_constrain::Error>,
+}
+
+/// The text behind which a constraint begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Trigger {
+    Text(String),
+    /// A header in two parts: behind the first one only the second may follow.
+    Header(&'static str, &'static str),
 }
 
 /// The values that were used last, with what they were made from. The latest one is the last.
@@ -58,7 +66,7 @@ impl Constraints {
         &self,
         tokenizer: &Arc<Tokenizer>,
         source: &Source,
-        trigger: Option<&'static str>,
+        trigger: Option<Trigger>,
     ) -> Result<Constraint, Error> {
         let key = (source.clone(), trigger);
         if let Some(constraint) = self.compiled.get(&key) {
@@ -73,7 +81,11 @@ impl Constraints {
                 self.refused.keep(source.clone(), error.clone());
             }
         })?;
-        let constraint = trigger.map_or(constraint.clone(), |trigger| constraint.after(trigger));
+        let constraint = match &key.1 {
+            None => constraint,
+            Some(Trigger::Text(text)) => constraint.after(text),
+            Some(Trigger::Header(begin, end)) => constraint.after_header(begin, end),
+        };
         self.compiled.keep(key, constraint.clone());
         Ok(constraint)
     }

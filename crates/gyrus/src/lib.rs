@@ -78,7 +78,10 @@ pub mod rope {
 }
 
 pub use answer::Answer;
-pub use arch::{Attention, Config, Experts, FeedForward, Layer, LayerRope, Mixer, ModelRopes, QkNorm};
+pub use arch::{
+    Attention, Config, Experts, FeedForward, Layer, LayerRope, Mixer, ModelRopes, QkNorm, Skipped,
+    SkippedPart,
+};
 pub use cancel::Cancel;
 pub use chat::ChatFormat;
 pub use context::{ContextChoice, ContextLimit};

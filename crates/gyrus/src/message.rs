@@ -6,7 +6,8 @@ pub struct Message {
     /// Role, content, tool calls: as chat templates take them.
     pub json: Value,
     /// The tokens of the content, if the model generated them. They replace the encoded text wherever the template
-    /// prints the content unchanged, so that the next prompt begins with the tokens that are in the KV cache.
+    /// prints the content unchanged, as far as they spell it, so that the next prompt begins with the tokens that are in
+    /// the KV cache.
     pub ids: Option<Vec<u32>>,
 }
 

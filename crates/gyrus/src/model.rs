@@ -15,7 +15,7 @@ use crate::answer::Answer;
 use crate::arch::{self, Config};
 use crate::breakers::{BreakerCache, DEFAULT_BREAKERS};
 use crate::chat::ChatFormat;
-use crate::constraints::Constraints;
+use crate::constraints::{Constraints, Trigger};
 use crate::context::ContextChoice;
 use crate::device::{Device, DeviceInfo};
 use crate::loader::{LoadedBackend, Loader};
@@ -313,11 +313,7 @@ impl Model {
 
     /// Compiles the constraint of a request, or finds it among those that were compiled lately. It begins behind the
     /// trigger, if there is one.
-    pub(crate) fn compile(
-        &self,
-        source: &Source,
-        trigger: Option<&'static str>,
-    ) -> Result<Constraint, Error> {
+    pub(crate) fn compile(&self, source: &Source, trigger: Option<Trigger>) -> Result<Constraint, Error> {
         let tokenizer = self.shared.tokenizer.as_ref().ok_or(Error::NoTokenizer)?;
         self.shared.constraints.compile(tokenizer, source, trigger)
     }

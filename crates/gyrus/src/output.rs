@@ -45,8 +45,12 @@ impl Output {
         dialog: Option<Dialog>,
         stops: Vec<String>,
     ) -> Output {
-        let dialog = dialog
-            .map(|dialog| (dialog.format, Parser::new(dialog.format, dialog.tools, dialog.in_reasoning)));
+        let dialog = dialog.map(|dialog| {
+            let mut parser = Parser::new(dialog.format, dialog.tools, dialog.in_reasoning);
+            // A header has no events of its own.
+            dialog.header.iter().for_each(|header| drop(parser.push(header)));
+            (dialog.format, parser)
+        });
         Output {
             // Reasoning and tool calls may be written with control tokens.
             detokenizer: tokenizer

@@ -28,10 +28,15 @@ pub(crate) struct Dialog {
     pub(crate) in_reasoning: bool,
     /// Whether reasoning comes first, so that a constraint begins behind it.
     pub(crate) reasons: bool,
+    /// The header of the answer's text, if the prompt ends with it.
+    pub(crate) header: Option<String>,
 }
 
 /// Variables by which chat templates switch reasoning on and off.
 const REASONING_VARIABLES: [&str; 2] = ["enable_thinking", "thinking"];
+
+/// The variable of chat templates that says how much to reason.
+const EFFORT_VARIABLE: &str = "reasoning_effort";
 
 impl PreparedPrompt {
     /// `is_start`: no tokens come before the prompt.
@@ -88,8 +93,21 @@ fn render(model: &Model, request: &Request, messages: &[Message]) -> Result<(Vec
         in_reasoning = false;
     }
     let knows_reasoning = chat.source().contains(format.reasoning_end());
-    let reasons = in_reasoning || (request.reasoning == Some(true) && knows_reasoning);
-    Ok((ids, Dialog { format, tools, in_reasoning, reasons }))
+    let asked = match request.reasoning {
+        Some(reasons) => reasons,
+        None => request.variables.contains_key(EFFORT_VARIABLE) && chat.source().contains(EFFORT_VARIABLE),
+    };
+    let reasons = in_reasoning || (asked && knows_reasoning);
+    let mut header = format.answer_header().map(|(begin, end)| format!("{begin}{end}"));
+    if let Some(text_of_header) = header.as_deref().filter(|header| !text.trim_end().ends_with(header)) {
+        // A constraint that begins at once would forbid the header, so it is a part of the prompt.
+        if request.constraint.is_some() && request.constraint_after.is_none() && !reasons {
+            tokenizer.encode_into(text_of_header, Special::Parse, false, &mut ids);
+        } else {
+            header = None;
+        }
+    }
+    Ok((ids, Dialog { format, tools, in_reasoning, reasons, header }))
 }
 
 /// Appends a section to the system message, which is added if there is none.

@@ -13,6 +13,9 @@ use crate::speculation::Speculation;
 /// The most choices of a request.
 pub(crate) const MAX_CHOICES: usize = 128;
 
+/// The longest text that a constraint waits for, in bytes.
+pub(crate) const MAX_TRIGGER: usize = 256;
+
 /// The prompt of a generation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
@@ -48,6 +51,7 @@ pub struct Request {
     pub(crate) cancel: Cancel,
     pub(crate) choices: usize,
     pub(crate) constraint: Option<Source>,
+    pub(crate) constraint_after: Option<String>,
     pub(crate) tools: Option<Tools>,
     pub(crate) tool_choice: ToolChoice,
     pub(crate) parallel_calls: bool,
@@ -76,6 +80,7 @@ impl Request {
             cancel: Cancel::new(),
             choices: 1,
             constraint: None,
+            constraint_after: None,
             tools: None,
             tool_choice: ToolChoice::Auto,
             parallel_calls: true,
@@ -192,6 +197,14 @@ impl Request {
     /// the model reasons. End tokens are not ignored.
     pub fn constraint(mut self, source: Source) -> Request {
         self.constraint = Some(source);
+        self
+    }
+
+    /// The constraint begins behind the first occurrence of this text in the output, instead of at the beginning or behind the
+    /// reasoning. Before it tokens are free, except that the output cannot end. At most 256 bytes; an empty text lets
+    /// the constraint begin at once.
+    pub fn constraint_after(mut self, text: impl Into<String>) -> Request {
+        self.constraint_after = Some(text.into());
         self
     }
 

@@ -6,11 +6,11 @@ use gyrus_dialog::{ToolChoice, grammar};
 
 use crate::Error;
 use crate::choice::Choice;
-use crate::constraints::ConstraintOf;
+use crate::constraints::{ConstraintOf, Trigger};
 use crate::generation::{Choices, Generation};
 use crate::model::Model;
 use crate::prompt::{Dialog, PreparedPrompt};
-use crate::request::{MAX_CHOICES, Request};
+use crate::request::{MAX_CHOICES, MAX_TRIGGER, Request};
 use crate::saved;
 use crate::serving::{Command, EventQueue, Job, JobEvent, SequenceId, Task, unsound_shift};
 
@@ -150,16 +150,31 @@ impl Session {
             let (choice, parallel) = (&request.tool_choice, request.parallel_calls);
             calls = grammar(*format, tools, choice, parallel, after.is_some())?;
         }
-        let source = match (calls, &request.constraint) {
+        let reasoning_end = |dialog: &Dialog| Trigger::Text(dialog.format.reasoning_end().to_owned());
+        let (source, trigger) = match (calls, &request.constraint) {
             (Some(_), Some(_)) => {
                 let both = "a constraint and a tool call that must be made exclude each other";
                 return Err(Error::Request(both.into()));
             }
-            (Some(calls), None) => Source::Template(calls),
-            (None, Some(source)) => source.clone(),
+            (Some(calls), None) => (Source::Template(calls), after.map(reasoning_end)),
+            (None, Some(source)) => {
+                let trigger = match (&request.constraint_after, after) {
+                    (Some(text), _) if text.len() > MAX_TRIGGER => {
+                        let bytes = text.len();
+                        return Err(Error::Request(format!(
+                            "the text before the constraint has {bytes} bytes: at most {MAX_TRIGGER} are allowed"
+                        )));
+                    }
+                    (Some(text), _) => Some(Trigger::Text(text.clone())),
+                    (None, after) => after.map(|dialog| match dialog.format.answer_header() {
+                        Some((begin, end)) => Trigger::Header(begin, end),
+                        None => reasoning_end(dialog),
+                    }),
+                };
+                (source.clone(), trigger)
+            }
             (None, None) => return Ok(None),
         };
-        let trigger = after.map(|dialog| dialog.format.reasoning_end());
         Ok(Some(ConstraintOf::new(&source, self.model.compile(&source, trigger)?)))
     }
 
@@ -262,5 +277,45 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gyrus_testkit::{data, tempfile};
+
+    use super::*;
+    use crate::{Message, Options};
+
+    /// Behind reasoning, the constraint of gpt-oss waits for the header of the answer and not for the end of a message.
+    #[test]
+    fn a_constraint_on_channels_waits_for_the_header_of_the_answer() {
+        let Some(source) = data("tales/model.safetensors") else { return };
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+            std::fs::copy(source.with_file_name(name), folder.path().join(name)).unwrap();
+        }
+        let template = "{{ messages[0].content }}<|end|><|start|>assistant{# <|channel|> <|message|> #}";
+        std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+        let model = Model::open(folder.path(), &Options { context: Some(64), ..Options::default() }).unwrap();
+        let colour = Source::Schema(r#"{"enum": ["red"]}"#.into());
+        let request = Request::messages([Message::user("A colour?")]).reasoning(true).constraint(colour);
+        let prompt = PreparedPrompt::new(&model, &request, true).unwrap();
+        let constraint = model.session().constraint(&request, prompt.dialog.as_ref()).unwrap().unwrap();
+        let mut state = constraint.start();
+        let tokenizer = model.tokenizer().unwrap();
+        let mut write = |text: &str| -> Vec<String> {
+            for id in tokenizer.encode(text, gyrus_text::Special::Parse, false) {
+                state.commit(id).unwrap();
+            }
+            let mut words = vec![0; tokenizer.vocab_size().div_ceil(32)];
+            state.mask(&mut words).unwrap();
+            let allowed = |id: &u32| words[*id as usize / 32] >> (id % 32) & 1 == 1;
+            let ids = (0..tokenizer.vocab_size() as u32).filter(allowed);
+            ids.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned()).collect()
+        };
+        assert!(write("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>").len() > 1000);
+        assert!(write("final").iter().all(|token| "<|message|>".starts_with(&**token)));
+        assert!(write("<|message|>").iter().all(|token| "\"red\"".starts_with(&**token)));
     }
 }

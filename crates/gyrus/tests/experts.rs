@@ -7,7 +7,7 @@ mod small_model;
 mod together;
 
 use folder::{Folder, error, exact, scored};
-use gyrus::{DType, Device, Error, Model, Options, Precision, Sampler};
+use gyrus::{DType, Device, Error, Model, Options, Precision, Sampler, Skipped, SkippedPart};
 use gyrus_formats::{Bytes, Checkpoint};
 use gyrus_testkit::data;
 use reference::{distance, logits};
@@ -219,6 +219,10 @@ fn what_is_wrong_with_experts_is_named() {
     }
 }
 
+fn prediction_layers(name: &str) -> Skipped {
+    Skipped { name: name.to_owned(), part: SkippedPart::PredictionLayers }
+}
+
 /// Layers that predict several tokens are not loaded, and named.
 #[test]
 fn prediction_layers_are_skipped_by_name() {
@@ -226,13 +230,13 @@ fn prediction_layers_are_skipped_by_name() {
     model.add("mtp.layers.0.mlp.gate.weight");
     model.add("mtp.fc.weight");
     let loaded = model.assert_same(model.write().path());
-    assert_eq!(loaded.config().skipped, ["mtp"]);
+    assert_eq!(loaded.config().skipped, [prediction_layers("mtp")]);
     let Some(mut model) = Folder::of("qwen3moe") else { return };
     model.add("model.layers.2.eh_proj.weight");
     assert!(error(model.write().path()).contains("model.layers.2.eh_proj.weight"));
     model.config["num_nextn_predict_layers"] = json!(1);
     let loaded = model.assert_same(model.write().path());
-    assert_eq!(loaded.config().skipped, ["model.layers.2"]);
+    assert_eq!(loaded.config().skipped, [prediction_layers("model.layers.2")]);
 }
 
 #[test]
@@ -240,15 +244,15 @@ fn what_is_wrong_with_experts_of_a_gguf_file_is_named() {
     let load = |numbers: &[(&str, u32)], skip: &str, add: Option<(&str, &[usize])>| {
         let bytes = Bytes::Owned(small_model::with_experts(numbers, skip, add));
         let loaded = Model::load(Checkpoint::from_gguf("small.gguf", bytes).unwrap(), &exact());
-        loaded.map(|model| model.config().skipped.join(" ")).map_err(|error| error.to_string())
+        loaded.map(|model| model.config().skipped.clone()).map_err(|error| error.to_string())
     };
-    assert_eq!(load(&[], "", None), Ok(String::new()));
+    assert_eq!(load(&[], "", None), Ok(vec![]));
     // Softmax over all experts, which are then renormalised, and over the chosen ones.
-    assert_eq!(load(&[("expert_gating_func", 1)], "", None), Ok(String::new()));
-    assert_eq!(load(&[("expert_gating_func", 3)], "", None), Ok(String::new()));
+    assert_eq!(load(&[("expert_gating_func", 1)], "", None), Ok(vec![]));
+    assert_eq!(load(&[("expert_gating_func", 3)], "", None), Ok(vec![]));
     let predicting = [("block_count", 2), ("nextn_predict_layers", 1)];
     let head: (&str, &[usize]) = ("blk.1.nextn.eh_proj.weight", &[8, 16]);
-    assert_eq!(load(&predicting, "", Some(head)), Ok("blk.1".to_owned()));
+    assert_eq!(load(&predicting, "", Some(head)), Ok(vec![prediction_layers("blk.1")]));
     let up = "blk.0.ffn_up_exps.weight";
     for (numbers, skip, part) in [
         (&[("expert_gating_func", 2)][..], "", "router kind 2"),

@@ -6,7 +6,7 @@ mod folder;
 use std::fs;
 
 use folder::{Folder, error, exact, logits, scored, shard, write_file, write_index};
-use gyrus::{DType, Model, Options};
+use gyrus::{DType, Model, Options, Skipped, SkippedPart};
 use serde_json::{Value, json};
 
 #[test]
@@ -97,7 +97,8 @@ fn a_multimodal_model_is_its_language_model() {
             let kind = if model.config["model_type"] == "mistral" { "mistral3" } else { "gemma3" };
             model.nest(kind);
             let loaded = model.assert_same(model.write().path());
-            let skipped = ["vision_tower", "multi_modal_projector"].map(|tower| format!("{outer}{tower}"));
+            let skipped = ["vision_tower", "multi_modal_projector"]
+                .map(|tower| Skipped { name: format!("{outer}{tower}"), part: SkippedPart::Tower });
             assert_eq!(loaded.config().skipped, skipped);
         }
     }

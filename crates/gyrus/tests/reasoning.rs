@@ -82,6 +82,52 @@ fn reasoning_that_is_switched_on_comes_before_the_constraint() {
     assert!(["red", "green"].contains(&&*at_once.text), "{at_once:?}");
 }
 
+const HARMONY: &str = "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}\
+                       <|start|>assistant{# <|channel|> reasoning_effort #}";
+const FINAL: &str = "<|start|>assistant<|channel|>final<|message|>";
+
+/// A constraint must not forbid the header of the answer.
+#[test]
+fn constrained_text_of_channels_has_its_header() {
+    let Some(model) = tales(HARMONY) else { return };
+    assert!(prompt(&model, &ask()).ends_with("<|start|>assistant"));
+    for request in [ask(), ask().reasoning(false)] {
+        let request = request.constraint(Source::Regex(r"to=x<\|message\|>(red|green)".into()));
+        let text = prompt(&model, &request);
+        assert!(text.ends_with(FINAL), "{text}");
+        // The text is that of a message, even if it looks like a header.
+        let answer = one(&model, request.max_tokens(40));
+        assert!(answer.text.starts_with("to=x<|message|>") && answer.calls.is_empty(), "{answer:?}");
+    }
+    // With reasoning the model writes the header itself.
+    let asked = [ask().reasoning(true), ask().variable("reasoning_effort", "high".into())];
+    for request in asked.map(|request| request.constraint(colour())) {
+        assert!(prompt(&model, &request).ends_with("<|start|>assistant"));
+        let waits = one(&model, request);
+        assert_eq!((waits.reason, waits.ids.len()), (Some(StopReason::MaxTokens), 12));
+    }
+    // A template may write it, too.
+    let Some(model) = tales(&HARMONY.replace("assistant{#", "assistant<|channel|>final<|message|>{#")) else {
+        return;
+    };
+    let request = ask().constraint(colour());
+    assert_eq!(prompt(&model, &request).matches("final").count(), 1);
+    assert!(["red", "green"].contains(&&*one(&model, request).text));
+}
+
+#[test]
+fn a_constraint_begins_behind_the_text_of_a_request() {
+    let Some(model) = tales("{{ messages[0].content }}") else { return };
+    let request = || Request::text("Once upon a time").constraint(Source::Regex(" (red|green)".into()));
+    let at_once = one(&model, request());
+    let later = one(&model, request().constraint_after("was").max_tokens(60));
+    assert!([" red", " green"].contains(&&*at_once.text), "{at_once:?}");
+    let (free, constrained) = later.text.split_once("was").unwrap();
+    assert!(!free.is_empty() && [" red", " green"].contains(&constrained), "{later:?}");
+    let error = run(&model, request().constraint_after("x".repeat(257))).unwrap_err().to_string();
+    assert!(error.contains("257 bytes") && error.contains("at most 256"), "{error}");
+}
+
 #[test]
 fn tools_are_told_as_the_template_or_the_system_message_tells_them() {
     let Some(model) = tales("{{ tools | default('none') | tojson }}<tool_call>{{ messages[0].content }}")

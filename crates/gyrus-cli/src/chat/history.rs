@@ -85,7 +85,8 @@ impl History {
         self.first = self.first.min(self.messages.len());
     }
 
-    /// Adds an answer. Its tokens are those of its text if that is all it has.
+    /// Adds an answer. Its tokens are those of its text if that is all it has; of a text that a stop string has cut, prompts
+    /// take the tokens before the cut.
     pub(crate) fn answer(&mut self, answer: &Answer) {
         let is_plain = answer.reasoning.is_empty() && answer.calls.is_empty();
         let mut message = Message::assistant(&answer.text, is_plain.then(|| answer.ids.clone()));

@@ -5,9 +5,10 @@ use std::str::FromStr;
 
 use anyhow::{Result, anyhow, bail};
 use gyrus::{Mirostat, Sampler};
+use serde_json::Value;
 
 use crate::decoding::Decoding;
-use crate::samplers::{bias, last_tokens, mirostat_version};
+use crate::samplers::{bias, breakers, last_tokens, mirostat_version};
 
 /// The settings of a chat that can be changed while it runs.
 #[derive(Debug, Clone)]
@@ -16,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) decoding: Decoding,
     /// Tokens of an answer at most.
     pub(crate) max_tokens: Option<usize>,
+    /// DRY's sequence breakers, as the flag names them.
+    pub(crate) dry_breakers: Vec<String>,
 }
 
 struct Setting {
@@ -56,7 +59,7 @@ const NUMBERS: [Setting; 18] = numbers![
     "seed": seed,
 ];
 
-const OTHERS: [Setting; 8] = [
+const OTHERS: [Setting; 9] = [
     Setting {
         name: "dry-penalty-last-n",
         get: |all| match all.sampler.dry.window {
@@ -65,6 +68,18 @@ const OTHERS: [Setting; 8] = [
         },
         set: |all, text| {
             all.sampler.dry.window = last_tokens(text).map_err(|error| anyhow!(error))?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "dry-sequence-breaker",
+        get: |all| match &all.dry_breakers[..] {
+            [] => "default".to_owned(),
+            [none] if none == "none" => "none".to_owned(),
+            texts => Value::from(texts).to_string(),
+        },
+        set: |all, text| {
+            all.dry_breakers = breakers(text).map_err(|error| anyhow!(error))?;
             Ok(())
         },
     },
@@ -152,7 +167,7 @@ impl Settings {
         let mut text = String::new();
         for setting in all() {
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "{:<18} {}", setting.name, (setting.get)(self));
+            let _ = writeln!(text, "{:<20} {}", setting.name, (setting.get)(self));
         }
         text
     }
@@ -197,7 +212,8 @@ mod tests {
     #[test]
     fn settings_are_changed_or_stay_as_they_were() {
         let decoding = Flags::parse_from(["gyrus"]).decoding.read().unwrap();
-        let mut settings = Settings { sampler: Sampler::default(), decoding, max_tokens: None };
+        let mut settings =
+            Settings { sampler: Sampler::default(), decoding, max_tokens: None, dry_breakers: Vec::new() };
         let before = settings.list();
         for (name, value, complaint) in [
             ("temp", "hot", "number"),
@@ -211,6 +227,7 @@ mod tests {
             ("typical-p", "0", "typical-p is 0"),
             ("xtc-threshold", "2", "XTC threshold is 2"),
             ("dry-penalty-last-n", "-2", "a number of tokens or -1"),
+            ("dry-sequence-breaker", "[1]", "a list of strings in JSON"),
             ("mirostat", "1", "only version 2"),
             ("mirostat-tau", "4", "mirostat is off"),
             ("logit-bias", "7", "a token's id, = and a number"),
@@ -230,6 +247,9 @@ mod tests {
             ("dry-multiplier", "0.8"),
             ("dry-penalty-last-n", "64"),
             ("dry-penalty-last-n", "-1"),
+            ("dry-sequence-breaker", "[\"\\n\",\"; \"]"),
+            ("dry-sequence-breaker", "default"),
+            ("dry-sequence-breaker", "none"),
             ("mirostat", "2"),
             ("mirostat-tau", "4"),
             ("logit-bias", "7=-inf,9=1.5"),
@@ -243,6 +263,10 @@ mod tests {
         assert_eq!((settings.sampler.top_k, settings.decoding.reasoning()), (7, Some(false)));
         assert_eq!(settings.sampler.mirostat.map(|mirostat| mirostat.tau), Some(4.0));
         assert_eq!(settings.sampler.logit_bias, [(7, f32::NEG_INFINITY), (9, 1.5)]);
+        settings.change("dry-sequence-breaker", "[]").unwrap();
+        assert_eq!(settings.dry_breakers, ["none"]);
+        settings.change("dry-sequence-breaker", "User:").unwrap();
+        assert_eq!(settings.dry_breakers, ["User:"]);
         settings.change("mirostat", "0").unwrap();
         settings.change("logit-bias", "none").unwrap();
         assert_eq!((settings.sampler.mirostat, settings.sampler.logit_bias.len()), (None, 0));

@@ -13,7 +13,7 @@ pub(crate) static TABLE: Table = Table {
     reasoning: ("<|START_THINKING|>", "<|END_THINKING|>"),
     opens: &[OPEN],
     bare: false,
-    read: |text, tools, is_end| block(text, OPEN.len(), CLOSE, tools, is_end),
+    read: |text, tools, is_end, scan| block(text, (OPEN.len(), CLOSE), tools, is_end, scan),
     call: |tool| {
         let head = format!("{{\"tool_call_id\": \"0\", \"tool_name\": \"{}\", \"parameters\": ", tool.name);
         Ok(Part::Sequence(vec![Part::Text(head), arguments(tool), Part::text("}")]))

@@ -3,7 +3,8 @@
 use gyrus_constrain::template::Part;
 
 use super::{Fixed, Step, Table, arguments, begins, event};
-use crate::json::{self, End};
+use crate::json::End;
+use crate::scan::Scan;
 use crate::{Call, Tools, call};
 
 const OPEN: &str = "<｜tool▁calls▁begin｜>";
@@ -30,80 +31,88 @@ pub(crate) static TABLE: Table = Table {
 };
 
 /// Reads all calls up to the end of their list.
-fn read(text: &str, tools: &Tools, is_end: bool) -> Step {
-    let mut at = if text.starts_with(OPEN) { OPEN.len() } else { 0 };
-    let mut events = Vec::new();
+fn read(text: &str, tools: &Tools, is_end: bool, scan: &mut Scan) -> Step {
+    if scan.calls.0.is_empty() && text.starts_with(OPEN) {
+        scan.calls.1 = OPEN.len();
+    }
     loop {
+        let at = scan.calls.1;
         let rest = text[at..].trim_start();
         let start = text.len() - rest.len();
         let (opens, closes) = (begins(rest, CALL_OPEN), begins(rest, CLOSE));
-        if closes == Some(true) && events.is_empty() {
+        let is_empty = scan.calls.0.is_empty();
+        if closes == Some(true) && is_empty {
             return Step::malformed(text, start + CLOSE.len(), "the list of calls is empty");
         }
         if closes == Some(true) {
-            return Step::Done(events, start + CLOSE.len());
+            return Step::Done(std::mem::take(&mut scan.calls.0), start + CLOSE.len());
         }
         if opens != Some(true) {
             return match opens.is_none() || closes.is_none() {
                 true if !is_end => Step::More,
-                _ if !events.is_empty() => Step::Done(events, at),
+                _ if !is_empty => Step::Done(std::mem::take(&mut scan.calls.0), at),
                 true => Step::malformed(text, text.len(), "there is no call"),
                 false => Step::malformed(text, start, "there is no call"),
             };
         }
-        let Some((result, length)) = one(rest, tools, is_end) else { return Step::More };
-        events.push(event(result, &rest[..length]));
-        at = start + length;
+        let Some((result, end)) = one(text, start, tools, is_end, scan) else { return Step::More };
+        scan.advance(event(result, &text[start..end]), end);
     }
 }
 
-/// Reads the call at the beginning of a text.
-fn one(text: &str, tools: &Tools, is_end: bool) -> Option<(Result<Call, String>, usize)> {
+/// Reads the call that begins at `start`, and returns where it ends.
+fn one(
+    text: &str,
+    start: usize,
+    tools: &Tools,
+    is_end: bool,
+    scan: &mut Scan,
+) -> Option<(Result<Call, String>, usize)> {
     let fail = |reason: &str| Some((Err(reason.to_owned()), text.len()));
-    let body = &text[CALL_OPEN.len()..];
+    let body = start + CALL_OPEN.len();
+    let close = scan.find(text, body, CALL_CLOSE);
+    let closed = |at: usize| close.filter(|close| *close < at).map(|close| close + CALL_CLOSE.len());
+    let separator = scan.find(text, body, SEPARATOR);
     // What is before the separator, and the beginning of the arguments.
-    let Some((head, tail)) = body.split_once(SEPARATOR) else {
-        return match body.find(CALL_CLOSE) {
-            Some(at) => Some((Err("the call has no name".into()), CALL_OPEN.len() + at + CALL_CLOSE.len())),
-            None if is_end => fail("the call has no end"),
-            None => None,
-        };
+    if let Some(end) = closed(separator.unwrap_or(text.len())) {
+        return Some((Err("the call has no name".into()), end));
+    }
+    let Some(separator) = separator else {
+        return if is_end { fail("the call has no end") } else { None };
     };
-    let start = text.len() - tail.len();
-    let Some(brace) = tail.find('{') else {
-        return match tail.find(CALL_CLOSE) {
-            Some(at) => Some((Err("the call has no arguments".into()), start + at + CALL_CLOSE.len())),
-            None if is_end => fail("the call has no end"),
-            None => None,
-        };
+    let tail = separator + SEPARATOR.len();
+    let brace = scan.find(text, tail, "{");
+    if let Some(end) = closed(brace.unwrap_or(text.len())) {
+        return Some((Err("the call has no arguments".into()), end));
+    }
+    let Some(brace) = brace else {
+        return if is_end { fail("the call has no end") } else { None };
     };
-    let name = match tail[..brace].split_once('\n') {
+    let name = match text[tail..brace].split_once('\n') {
         Some((name, _)) => name,
-        None => head,
+        None => &text[body..separator],
     };
-    let length = match json::end(&tail[brace..], CALL_CLOSE) {
-        End::At(length) => length,
+    let end = match scan.json(text, brace, CALL_CLOSE) {
+        End::At(end) => end,
         End::More if !is_end => return None,
         End::More => return fail("the arguments have no end"),
         End::Never => {
-            return match tail.find(CALL_CLOSE) {
-                Some(at) => Some((Err("the arguments are not JSON".into()), start + at + CALL_CLOSE.len())),
+            return match scan.find(text, brace, CALL_CLOSE) {
+                Some(at) => Some((Err("the arguments are not JSON".into()), at + CALL_CLOSE.len())),
                 None if is_end => fail("the arguments are not JSON"),
                 None => None,
             };
         }
     };
-    let close = start + brace + length;
-    let rest = text[close..].trim_start();
+    let rest = text[end..].trim_start();
     let rest = rest.strip_prefix("```").unwrap_or(rest).trim_start();
-    let end = text.len() - rest.len();
     let used = match begins(rest, CALL_CLOSE) {
-        Some(true) => end + CALL_CLOSE.len(),
-        _ if is_end => close,
+        Some(true) => text.len() - rest.len() + CALL_CLOSE.len(),
+        _ if is_end => end,
         // A fence may be in the middle of its three characters.
         None => return None,
         Some(false) if "```".starts_with(rest) => return None,
-        Some(false) => close,
+        Some(false) => end,
     };
-    Some((call::new(name.trim().to_owned(), &tail[brace..brace + length], None, tools), used))
+    Some((call::new(name.trim().to_owned(), &text[brace..end], None, tools), used))
 }

@@ -1,10 +1,12 @@
 //! Gemma 4 and FunctionGemma: `call:name{key:value}` in a notation of their own, between markers.
 
-use gyrus_constrain::template::Part;
+mod grammar;
+
 use serde_json::{Map, Value};
 
 use super::{Fixed, Step, Table};
-use crate::{Call, Error, Tool, Tools, call};
+use crate::scan::Scan;
+use crate::{Call, Tools, call};
 
 /// The markers around a call, and the marker around strings in it.
 const MARKERS: [(&str, &str, &str); 2] = [
@@ -19,7 +21,7 @@ pub(crate) static TABLE: Table = Table {
     opens: &[MARKERS[0].0, MARKERS[1].0],
     bare: false,
     read,
-    call: grammar,
+    call: grammar::grammar,
     frame: [
         &[Fixed::Marker(MARKERS[0].0)],
         &[Fixed::Marker(MARKERS[0].1), Fixed::Marker(MARKERS[0].0)],
@@ -28,29 +30,20 @@ pub(crate) static TABLE: Table = Table {
     controls: &[MARKERS[0].2, MARKERS[1].1, MARKERS[1].2],
 };
 
-/// A string in a grammar. The longest match would swallow the beginning of a marker, so it has none.
-const STRING: &str = "[^<]*";
-
 /// Nesting of values.
 const MAX_DEPTH: usize = 64;
 
-fn read(text: &str, tools: &Tools, is_end: bool) -> Step {
+fn read(text: &str, tools: &Tools, is_end: bool, scan: &mut Scan) -> Step {
     let Some((open, close, quote)) = MARKERS.into_iter().find(|(open, ..)| text.starts_with(open)) else {
         return Step::Done(Vec::new(), 0);
     };
     // The end is the first closing marker outside of strings.
-    let mut at = open.len();
+    let markers = [quote, close];
     let end = loop {
-        let rest = &text[at..];
-        let string = rest.find(quote);
-        match rest.find(close) {
-            Some(end) if string.is_none_or(|string| end < string) => break at + end,
-            _ => {}
-        }
-        let next =
-            string.and_then(|string| Some(string + quote.len() + rest[string + quote.len()..].find(quote)?));
-        match next {
-            Some(next) => at += next + quote.len(),
+        let wanted = if scan.in_string { &markers[..1] } else { &markers };
+        match scan.seek(text, wanted) {
+            Some((at, found)) if found == close => break at,
+            Some(_) => scan.in_string = !scan.in_string,
             None if is_end => return Step::malformed(text, text.len(), "the call has no end"),
             None => return Step::More,
         }
@@ -140,109 +133,4 @@ impl<'a> Reader<'a> {
         }
         Err(format!("expected \",\" or \"{end}\""))
     }
-}
-
-fn grammar(tool: &Tool) -> Result<Part, Error> {
-    let value = value(&tool.parameters).map_err(|what| Error::Unconstrained {
-        format: TABLE.name,
-        reason: format!("{what} in the parameters of {:?}", tool.name),
-    })?;
-    Ok(Part::Sequence(vec![Part::Text(format!("call:{}", tool.name)), value]))
-}
-
-/// The notation of what a schema describes. It has fewer keywords than JSON.
-fn value(schema: &Value) -> Result<Part, String> {
-    let quote = || Part::Marker(MARKERS[0].2.into());
-    if let Some(choices) = schema.get("enum").and_then(Value::as_array) {
-        let one = |choice: &Value| match choice {
-            Value::String(text) => Ok(Part::Sequence(vec![quote(), Part::Text(text.clone()), quote()])),
-            Value::Number(_) | Value::Bool(_) | Value::Null => Ok(Part::Text(choice.to_string())),
-            _ => Err("an enum of arrays or objects".to_owned()),
-        };
-        return Ok(Part::Choice(choices.iter().map(one).collect::<Result<_, _>>()?));
-    }
-    const KNOWN: [&str; 10] = [
-        "type",
-        "description",
-        "title",
-        "default",
-        "enum",
-        "items",
-        "properties",
-        "required",
-        "additionalProperties",
-        "nullable",
-    ];
-    if let Some(keyword) = schema
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(key, _)| key)
-        .find(|key| !KNOWN.contains(&key.as_str()))
-    {
-        return Err(format!("the keyword {keyword:?}"));
-    }
-    match schema.get("type").and_then(Value::as_str) {
-        Some("string") => Ok(Part::Sequence(vec![quote(), Part::Regex(STRING.into()), quote()])),
-        Some("integer") => Ok(Part::Regex("-?(?:0|[1-9][0-9]{0,17})".into())),
-        Some("number") => Ok(Part::Regex("-?(?:0|[1-9][0-9]{0,17})(?:[.][0-9]{1,17})?".into())),
-        Some("boolean") => Ok(Part::Choice(vec![Part::text("true"), Part::text("false")])),
-        Some("null") => Ok(Part::text("null")),
-        Some("array") => {
-            let item = value(schema.get("items").ok_or("an array without items")?)?;
-            let more = Part::Sequence(vec![Part::text(","), item.clone()]);
-            let more = Part::Repeat { part: Box::new(more), min: 0, max: None };
-            Ok(Part::Sequence(vec![
-                Part::text("["),
-                optional(Part::Sequence(vec![item, more])),
-                Part::text("]"),
-            ]))
-        }
-        Some("object") => object(schema),
-        _ => Err("a schema without one type".into()),
-    }
-}
-
-fn optional(part: Part) -> Part {
-    Part::Repeat { part: Box::new(part), min: 0, max: Some(1) }
-}
-
-/// Required properties, then any of the others, in order.
-fn object(schema: &Value) -> Result<Part, String> {
-    let empty = Map::new();
-    let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
-    let required: Vec<&str> = schema
-        .get("required")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
-    let member = |(name, schema): (&String, &Value)| {
-        Ok::<_, String>(Part::Sequence(vec![Part::Text(format!("{name}:")), value(schema)?]))
-    };
-    let is_required = |name: &str| required.contains(&name);
-    let first =
-        properties.iter().filter(|(name, _)| is_required(name)).map(member).collect::<Result<Vec<_>, _>>()?;
-    let others = properties
-        .iter()
-        .filter(|(name, _)| !is_required(name))
-        .map(member)
-        .collect::<Result<Vec<_>, _>>()?;
-    let after_comma = |part: &Part| Part::Sequence(vec![Part::text(","), part.clone()]);
-    let rest = |from: usize| others[from..].iter().map(|part| optional(after_comma(part)));
-    let mut parts = vec![Part::text("{")];
-    if first.is_empty() {
-        let choices: Vec<Part> = (0..others.len())
-            .map(|at| Part::Sequence([others[at].clone()].into_iter().chain(rest(at + 1)).collect()))
-            .collect();
-        parts.extend((!choices.is_empty()).then(|| optional(Part::Choice(choices))));
-    } else {
-        parts.extend(
-            first.iter().enumerate().map(|(at, part)| if at == 0 { part.clone() } else { after_comma(part) }),
-        );
-        parts.extend(rest(0));
-    }
-    parts.push(Part::text("}"));
-    Ok(Part::Sequence(parts))
 }

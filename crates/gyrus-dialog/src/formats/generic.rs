@@ -8,9 +8,9 @@ pub(crate) static TABLE: Table = Table {
     reasoning: ("<think>", "</think>"),
     opens: &["<tool_call>"],
     bare: true,
-    read: |text, tools, is_end| match text.starts_with('{') {
-        true => llama3::read(text, tools, is_end),
-        false => hermes::read(text, tools, is_end),
+    read: |text, tools, is_end, scan| match text.starts_with('{') {
+        true => llama3::read(text, tools, is_end, scan),
+        false => hermes::read(text, tools, is_end, scan),
     },
     call: hermes::TABLE.call,
     frame: [&[Fixed::Marker("<tool_call>"), Fixed::Text("\n")], hermes::BETWEEN, hermes::AFTER],

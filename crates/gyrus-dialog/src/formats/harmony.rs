@@ -3,7 +3,8 @@
 use gyrus_constrain::template::Part;
 
 use super::{Fixed, Step, Table, arguments, event};
-use crate::marked::{Section, hold};
+use crate::marked::{MAX_CALL, Section, hold, too_long};
+use crate::scan::Scan;
 use crate::{Event, Tools, call};
 
 pub(crate) const END: &str = "<|end|>";
@@ -11,6 +12,9 @@ const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 const CONSTRAIN: &str = "<|constrain|>";
+
+/// The header of the answer's text. A model may write others with `<|constrain|>` before the message.
+pub(crate) const FINAL: (&str, &str) = ("<|channel|>final", MESSAGE);
 
 /// What ends a message. A new header may follow without an end.
 const ENDS: [&str; 5] = [END, "<|return|>", "<|call|>", START, CHANNEL];
@@ -27,7 +31,7 @@ pub(crate) static TABLE: Table = Table {
     reasoning: ("<|channel|>analysis<|message|>", END),
     opens: &[],
     bare: false,
-    read: |_, _, _| Step::Done(Vec::new(), 0),
+    read: |_, _, _, _| Step::Done(Vec::new(), 0),
     call: |tool| {
         let head = vec![
             Part::Text(format!("commentary to=functions.{} ", tool.name)),
@@ -49,6 +53,8 @@ pub(crate) const AFTER_REASONING: super::Frame = &[Fixed::Marker(START), Fixed::
 pub(crate) struct Harmony {
     tools: Option<Tools>,
     pending: String,
+    /// How far the call in `pending` has been read.
+    scan: Scan,
     body: Option<Body>,
     content: Section,
     reasoning: Section,
@@ -72,6 +78,7 @@ impl Harmony {
         Harmony {
             tools,
             pending: String::new(),
+            scan: Scan::default(),
             body,
             content: Section::default(),
             reasoning: Section::default(),
@@ -93,14 +100,28 @@ impl Harmony {
     /// Takes a header or a part of a message. Returns whether there may be more.
     fn step(&mut self, is_end: bool, events: &mut Vec<Event>) -> bool {
         let Some(body) = self.body.clone() else { return self.header(is_end, events) };
-        let end = ENDS.iter().filter_map(|end| Some((self.pending.find(end)?, *end))).min();
+        let end = self.scan.seek(&self.pending, &ENDS);
         let length = match end {
             Some((at, _)) => at,
             None if is_end => self.pending.len(),
-            // A call is read as a whole.
-            None if matches!(body, Body::Call { .. }) => return false,
             None => self.pending.len() - hold(&self.pending, &ENDS),
         };
+        if matches!(body, Body::Call { .. }) && end.is_none() && !is_end && length <= MAX_CALL {
+            // A call is read as a whole.
+            return false;
+        }
+        self.scan = Scan::default();
+        if let Body::Call { header, .. } = &body
+            && length > MAX_CALL
+        {
+            // What a call may not have is content.
+            let most = self.pending.floor_char_boundary(MAX_CALL);
+            let text: String = self.pending.drain(..most).collect();
+            events.push(too_long(&format!("{header}{text}")));
+            self.content = Section::begun();
+            self.body = Some(Body::Content);
+            return true;
+        }
         let text: String = self.pending.drain(..length).collect();
         match &body {
             Body::Content => self.content.push(&text, events, Event::Content),

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{Fixed, Frame, Step, Table, block, object, until};
+use crate::scan::Scan;
 use crate::{Call, Tools, call};
 
 const OPEN: &str = "<tool_call>";
@@ -24,12 +25,12 @@ pub(crate) static TABLE: Table = Table {
     controls: &["<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
 };
 
-pub(super) fn read(text: &str, tools: &Tools, is_end: bool) -> Step {
+pub(super) fn read(text: &str, tools: &Tools, is_end: bool, scan: &mut Scan) -> Step {
     let body = text[OPEN.len()..].trim_start();
     match body.chars().next() {
         None if !is_end => Step::More,
-        Some('{' | '[') => block(text, OPEN.len(), CLOSE, tools, is_end),
-        _ => until(text, OPEN.len(), CLOSE, is_end, |body| match body.trim() {
+        Some('{' | '[') => block(text, (OPEN.len(), CLOSE), tools, is_end, scan),
+        _ => until(text, (OPEN.len(), CLOSE), is_end, scan, |body| match body.trim() {
             body if body.starts_with("<function=") => functions(body, tools),
             body => pairs(body, tools),
         }),

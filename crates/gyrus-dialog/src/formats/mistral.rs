@@ -3,7 +3,8 @@
 use gyrus_constrain::template::Part;
 
 use super::{Fixed, Step, Table, arguments, block};
-use crate::json::{self, End};
+use crate::json::End;
+use crate::scan::Scan;
 use crate::{Tools, call};
 
 const OPEN: &str = "[TOOL_CALLS]";
@@ -23,24 +24,24 @@ pub(crate) static TABLE: Table = Table {
     controls: &["[CALL_ID]", "[ARGS]"],
 };
 
-fn read(text: &str, tools: &Tools, is_end: bool) -> Step {
+fn read(text: &str, tools: &Tools, is_end: bool, scan: &mut Scan) -> Step {
     let body = text[OPEN.len()..].trim_start();
     let Some(first) = body.chars().next() else {
         return if is_end { Step::malformed(text, text.len(), "the call has no end") } else { Step::More };
     };
     if first == '[' || first == '{' {
-        return block(text, OPEN.len(), "", tools, is_end);
+        return block(text, (OPEN.len(), ""), tools, is_end, scan);
     }
     // A name, perhaps with an id, and the arguments from the first brace on.
-    let Some(brace) = text.find('{') else {
+    let Some(brace) = scan.find(text, OPEN.len(), "{") else {
         return if is_end {
             Step::malformed(text, text.len(), "the call has no arguments")
         } else {
             Step::More
         };
     };
-    let used = match json::end(&text[brace..], OPEN) {
-        End::At(length) => brace + length,
+    let used = match scan.json(text, brace, OPEN) {
+        End::At(end) => end,
         End::More if !is_end => return Step::More,
         End::More => return Step::malformed(text, text.len(), "the arguments have no end"),
         // Where such a call would end is not known; what follows the brace is text.

@@ -13,6 +13,7 @@ pub(crate) mod nemotron;
 use gyrus_constrain::template::Part;
 
 use crate::json::{self, End};
+use crate::scan::Scan;
 use crate::{Error, Event, Tool, Tools, call};
 
 /// A format.
@@ -26,8 +27,8 @@ pub(crate) struct Table {
     pub(crate) opens: &'static [&'static str],
     /// Whether JSON at the beginning of the answer may be a call.
     pub(crate) bare: bool,
-    /// Reads calls from a text that begins with one of `opens`, or with a brace. `is_end`: nothing follows the text.
-    pub(crate) read: fn(text: &str, tools: &Tools, is_end: bool) -> Step,
+    /// Reads calls from a text that begins with one of `opens`, or with a brace.
+    pub(crate) read: Read,
     /// The grammar of a call of a tool.
     pub(crate) call: fn(&Tool) -> Result<Part, Error>,
     /// The texts before, between and after calls, for a grammar.
@@ -35,6 +36,10 @@ pub(crate) struct Table {
     /// Other control tokens that calls are written with.
     pub(crate) controls: &'static [&'static str],
 }
+
+/// Reads calls from the beginning of a text. `is_end`: nothing follows the text. `scan`: what is known of the text from when
+/// it was shorter.
+pub(crate) type Read = fn(text: &str, tools: &Tools, is_end: bool, scan: &mut Scan) -> Step;
 
 /// Fixed texts: control tokens, where the vocabulary has them, and others.
 pub(crate) type Frame = &'static [Fixed];
@@ -87,14 +92,22 @@ pub(crate) fn begins(text: &str, expected: &str) -> Option<bool> {
 
 /// Reads the events of a JSON value, an object or an array of them, in `text` from byte `start`, and `close` behind it. A
 /// missing `close` is forgiven.
-pub(crate) fn block(text: &str, start: usize, close: &str, tools: &Tools, is_end: bool) -> Step {
+pub(crate) fn block(
+    text: &str,
+    (start, close): (usize, &'static str),
+    tools: &Tools,
+    is_end: bool,
+    scan: &mut Scan,
+) -> Step {
     let body = text[start..].trim_start();
     let at = text.len() - body.len();
-    let used = match json::end(body, close) {
-        End::At(length) => at + length,
+    let used = match scan.json(text, at, close) {
+        End::At(end) => end,
         End::More if is_end => return Step::malformed(text, text.len(), "the call has no end"),
         End::More => return Step::More,
-        End::Never => return until(text, start, close, is_end, |_| Err("the call is not JSON".into())),
+        End::Never => {
+            return until(text, (start, close), is_end, scan, |_| Err("the call is not JSON".into()));
+        }
     };
     let value = &text[at..used];
     let rest = text[used..].trim_start();
@@ -120,13 +133,13 @@ pub(crate) fn block(text: &str, start: usize, close: &str, tools: &Tools, is_end
 /// Reads a call that ends with `close`. `body` reads what is between.
 pub(crate) fn until(
     text: &str,
-    start: usize,
-    close: &str,
+    (start, close): (usize, &'static str),
     is_end: bool,
+    scan: &mut Scan,
     body: impl Fn(&str) -> Result<crate::Call, String>,
 ) -> Step {
-    match text[start..].find(close) {
-        Some(at) => Step::one(body(&text[start..start + at]), text, start + at + close.len()),
+    match scan.find(text, start, close) {
+        Some(at) => Step::one(body(&text[start..at]), text, at + close.len()),
         None if is_end => Step::malformed(text, text.len(), "the call has no end"),
         None => Step::More,
     }

@@ -11,7 +11,7 @@ pub(crate) static TABLE: Table = Table {
     reasoning: ("<think>", "</think>"),
     opens: &[OPEN],
     bare: false,
-    read: |text, tools, is_end| block(text, OPEN.len(), CLOSE, tools, is_end),
+    read: |text, tools, is_end, scan| block(text, (OPEN.len(), CLOSE), tools, is_end, scan),
     call: |tool| Ok(object(tool, "arguments")),
     frame: [
         &[Fixed::Marker(OPEN), Fixed::Text("[")],

@@ -27,9 +27,29 @@ pub struct Config {
     pub ropes: Vec<Rope>,
     /// The layers.
     pub layers: Vec<Layer>,
-    /// What the names of tensors that are not loaded begin with: other towers of a multimodal model, and layers that
-    /// predict several tokens.
-    pub skipped: Vec<String>,
+    /// Parts of the file that are not loaded.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A part of a model file that is not loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// What the names of its tensors begin with.
+    pub name: String,
+    /// What it is.
+    pub part: SkippedPart,
+}
+
+/// What a part that is not loaded is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SkippedPart {
+    /// A tower for images or sound of a multimodal model.
+    Tower,
+    /// Layers that predict several tokens.
+    PredictionLayers,
+    /// A head that the task does not use.
+    Head,
 }
 
 /// One layer. Two layers of a model may differ in everything.

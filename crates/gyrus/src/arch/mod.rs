@@ -23,6 +23,6 @@ mod tensor_names;
 mod weights;
 pub(crate) mod whisper;
 
-pub use config::{Attention, Config, Experts, FeedForward, Layer, Mixer, QkNorm};
+pub use config::{Attention, Config, Experts, FeedForward, Layer, Mixer, QkNorm, Skipped, SkippedPart};
 pub(crate) use plan::{Head, build, build_with};
 pub use ropes::{LayerRope, ModelRopes};

@@ -112,7 +112,7 @@ impl Builder<'_> {
         let output_name = self.weights.names.global(GlobalTensor::Output);
         let head = match self.weights.tensor(&output_name) {
             _ if self.head != Head::Logits => {
-                self.weights.skip(output_name);
+                self.weights.skip_head(output_name);
                 table
             }
             Some(tensor) => self.weights.add(tensor, &[vocab, dim])?,

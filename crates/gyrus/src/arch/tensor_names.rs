@@ -87,9 +87,8 @@ pub(crate) enum TensorNames {
 const PREFIXES: [(&str, &str); 4] =
     [("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model."), ("", "")];
 
-/// What the names of other towers' tensors begin with in multimodal files, and those of layers that predict several
-/// tokens. They are not loaded.
-pub(crate) const OTHER_TOWERS: [&str; 14] = [
+/// What the names of other towers' tensors begin with in multimodal files. They are not loaded.
+pub(crate) const OTHER_TOWERS: [&str; 12] = [
     "vision_tower.",
     "vision_model.",
     "visual.",
@@ -102,9 +101,11 @@ pub(crate) const OTHER_TOWERS: [&str; 14] = [
     "model.audio_tower.",
     "model.embed_vision.",
     "model.embed_audio.",
-    "mtp.",
-    "model.mtp.",
 ];
+
+/// What the names of layers that predict several tokens begin with, where they are not behind the other layers. They are not
+/// loaded.
+pub(crate) const PREDICTION_LAYERS: [&str; 2] = ["mtp.", "model.mtp."];
 
 impl TensorNames {
     /// The scheme of a file in Hugging Face's layout: the first under which it has an embedding matrix.

@@ -6,9 +6,11 @@ use gyrus_formats::{Checkpoint, TensorView};
 use gyrus_kernels::{CONV_TAPS, RowBlocks, WeightId, WeightSpec};
 use gyrus_tensor::{DType, Shape, can_dequantize, dequantize};
 
+use super::config::{Skipped, SkippedPart};
 use super::quantization::{Quantization, Stored};
 use super::tensor_names::{
-    GlobalTensor, LayerTensor, OTHER_TOWERS, ROPE_FACTORS, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT, TensorNames,
+    GlobalTensor, LayerTensor, OTHER_TOWERS, PREDICTION_LAYERS, ROPE_FACTORS, ROPE_FACTORS_LONG,
+    ROPE_FACTORS_SHORT, TensorNames,
 };
 use crate::Error;
 
@@ -24,8 +26,8 @@ pub(super) struct Weights<'a> {
     quantize: Option<DType>,
     pub(super) specs: Vec<WeightSpec>,
     pub(super) used: HashSet<String>,
-    /// What the names of tensors that are not loaded begin with.
-    skipped: Vec<String>,
+    /// What is not loaded.
+    skipped: Vec<Skipped>,
 }
 
 impl<'a> Weights<'a> {
@@ -38,7 +40,11 @@ impl<'a> Weights<'a> {
     ) -> Weights<'a> {
         let skipped = match names {
             TensorNames::Gguf => Vec::new(),
-            TensorNames::HuggingFace { .. } => OTHER_TOWERS.map(str::to_owned).to_vec(),
+            TensorNames::HuggingFace { .. } => {
+                let towers = OTHER_TOWERS.iter().map(|name| (name, SkippedPart::Tower));
+                let layers = PREDICTION_LAYERS.iter().map(|name| (name, SkippedPart::PredictionLayers));
+                towers.chain(layers).map(|(name, part)| Skipped { name: (*name).to_owned(), part }).collect()
+            }
         };
         let (specs, used) = (Vec::new(), HashSet::new());
         Weights { model, names, norm_plus, quantization, quantize, specs, used, skipped }
@@ -46,17 +52,20 @@ impl<'a> Weights<'a> {
 
     /// Skips the layers after the first `count` ones that predict several tokens.
     pub(super) fn skip_layers(&mut self, count: usize, extra: usize) {
-        let prefix = |layer| match &self.names {
-            TensorNames::Gguf => format!("blk.{layer}."),
-            TensorNames::HuggingFace { prefix, .. } => format!("{prefix}layers.{layer}."),
+        let skipped = |layer| Skipped {
+            name: match &self.names {
+                TensorNames::Gguf => format!("blk.{layer}."),
+                TensorNames::HuggingFace { prefix, .. } => format!("{prefix}layers.{layer}."),
+            },
+            part: SkippedPart::PredictionLayers,
         };
-        let all: Vec<String> = (count..count + extra).map(prefix).collect();
+        let all: Vec<Skipped> = (count..count + extra).map(skipped).collect();
         self.skipped.extend(all);
     }
 
-    /// Skips tensors whose names begin with this.
-    pub(super) fn skip(&mut self, prefix: String) {
-        self.skipped.push(prefix);
+    /// Skips the tensors of a head, whose names begin with this.
+    pub(super) fn skip_head(&mut self, name: String) {
+        self.skipped.push(Skipped { name, part: SkippedPart::Head });
     }
 
     /// A tensor, if the file has it.
@@ -257,7 +266,7 @@ impl<'a> Weights<'a> {
             let factors = [ROPE_FACTORS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG];
             let known = factors.contains(&t.name)
                 || t.name.ends_with("rotary_emb.inv_freq")
-                || self.skipped.iter().any(|prefix| t.name.starts_with(prefix));
+                || self.skipped.iter().any(|skipped| t.name.starts_with(&skipped.name));
             !known && !self.used.contains(t.name)
         };
         match self.model.tensors().find(left) {
@@ -266,9 +275,11 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// What the names of tensors that are not loaded begin with.
-    pub(super) fn skipped(&self) -> Vec<String> {
-        let has = |prefix: &&String| self.model.tensors().any(|t| t.name.starts_with(*prefix));
-        self.skipped.iter().filter(has).map(|prefix| prefix.trim_end_matches('.').to_owned()).collect()
+    /// What the file has that is not loaded.
+    pub(super) fn skipped(&self) -> Vec<Skipped> {
+        let has = |one: &&Skipped| self.model.tensors().any(|t| t.name.starts_with(&one.name));
+        let shown =
+            |one: &Skipped| Skipped { name: one.name.trim_end_matches('.').to_owned(), part: one.part };
+        self.skipped.iter().filter(has).map(shown).collect()
     }
 }

@@ -46,20 +46,20 @@ impl Builder<'_> {
     /// Skips the tensors of heads that the task does not use: poolers, masked language models, classifiers.
     pub(super) fn skip_other_heads(&mut self, task: EncoderTask) {
         let prefix = self.names.prefix();
-        self.weights.skip(format!("{prefix}embeddings.position_ids"));
+        self.weights.skip_head(format!("{prefix}embeddings.position_ids"));
         if let Names::Gguf { .. } = self.names {
             if task == EncoderTask::Embed {
-                self.weights.skip("cls.".to_owned());
+                self.weights.skip_head("cls.".to_owned());
             }
             return;
         }
         for head in ["cls.", "lm_head.", "head.", "decoder.", "classifier."] {
             if task == EncoderTask::Embed || !(head == "head." || head == "classifier.") {
-                self.weights.skip(head.to_owned());
+                self.weights.skip_head(head.to_owned());
             }
         }
         if task == EncoderTask::Embed || prefix == "roberta." {
-            self.weights.skip(format!("{prefix}pooler."));
+            self.weights.skip_head(format!("{prefix}pooler."));
         }
     }
 }
