@@ -80,7 +80,7 @@ impl Reranker {
                 instead: "a cross-encoder, or a model whose name or modules.json says that it is a reranker",
             });
         };
-        let head = if kind == Kind::Labels { Head::Labels } else { Head::Logits };
+        let head = if kind == Kind::Labels { Head::Labels } else { Head::Answer };
         let (config, plan) = arch::build_with(&checkpoint, head, options.precision, options.quantize)?;
         let engine = Engine::load(checkpoint, plan, config.context, options, progress)?;
         let kind = match kind {
