@@ -71,6 +71,13 @@ pub(crate) fn build_with(
         });
     }
     let (mut config, arch, extra) = reader::read(model)?;
+    if !head.takes_whole_texts() && config.layers.iter().filter_map(Layer::attention).any(|a| !a.causal) {
+        return Err(Error::WrongKind {
+            found: config.architecture,
+            what: "a model whose rows attend to later positions, which generates no text",
+            instead: "it computes embeddings, or is a reranker",
+        });
+    }
     let names = match model.gguf() {
         Some(_) => TensorNames::Gguf,
         None => TensorNames::hugging_face(model, arch.post_norms),
@@ -273,16 +280,8 @@ impl Builder<'_> {
             true => Some(self.weights.layer(i, LayerTensor::Sinks, &[usize::from(heads)])?),
             false => None,
         };
-        self.ops.push(Op::Attention {
-            qkv,
-            heads,
-            kv,
-            scale,
-            soft_cap,
-            sinks,
-            span: Span::Causal,
-            out: attended,
-        });
+        let span = if attention.causal { Span::Causal } else { Span::Whole };
+        self.ops.push(Op::Attention { qkv, heads, kv, span, scale, soft_cap, sinks, out: attended });
         if attention.output_gate {
             let (activation, first) = (Activation::Sigmoid, gate as u32);
             self.ops.push(Op::MulBy { x: attended, activation, by: qkv, first });
