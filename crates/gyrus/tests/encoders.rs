@@ -165,6 +165,31 @@ fn models_of_the_wrong_kind_are_refused_by_name() {
     insta::assert_snapshot!(errors.join("\n"));
 }
 
+/// Scores that an instruction did not change would look as if they followed it.
+#[test]
+fn an_instruction_is_followed_or_refused() {
+    let instruction = Some("Find what is red.".to_owned());
+    let instructed = RerankOptions { instruction, ..RerankOptions::default() };
+    let documents = ["a red ship", "the old bridge", "snow"];
+    for name in RERANKERS {
+        let reranker = Reranker::open(&fixture(name), &options(Precision::Exact)).unwrap();
+        let plain = reranker.scores("a ship", &documents, &RerankOptions::default()).unwrap();
+        match reranker.scores("a ship", &documents, &instructed) {
+            Ok(found) => {
+                assert_eq!(name, "qwen3-reranker");
+                assert_ne!(found, plain);
+            }
+            Err(error) => {
+                assert_ne!(name, "qwen3-reranker");
+                assert!(
+                    error.to_string().contains("an instruction: the model is a cross-encoder"),
+                    "{error}"
+                );
+            }
+        }
+    }
+}
+
 /// A query that leaves no room for documents would give all of them one score.
 #[test]
 fn a_query_that_is_too_long_is_refused_also_if_documents_may_be_truncated() {
