@@ -47,7 +47,7 @@ impl File {
 /// Why a pass failed, and the number of the recording if it is the fault of one.
 struct Failure {
     file: Option<usize>,
-    error: Error,
+    error: Box<Error>,
 }
 
 /// Recordings that are decoded side by side. As many are held as have work for all windows.
@@ -89,8 +89,8 @@ impl<'a> Run<'a> {
         while self.fill() && !self.files.is_empty() {
             let goes_on = match self.encode().and_then(|()| self.step()) {
                 Ok(()) => self.tell() && self.finish(),
-                Err(Failure { file: Some(number), error }) => self.fail(number, error),
-                Err(Failure { file: None, error }) => return Err(error),
+                Err(Failure { file: Some(number), error }) => self.fail(number, *error),
+                Err(Failure { file: None, error }) => return Err(*error),
             };
             if !goes_on {
                 break;
@@ -282,8 +282,8 @@ fn failure(engine: &Engine, place: Option<(usize, usize)>, error: Error) -> Fail
         Some((index, position)) => {
             let seconds = position as f64 / FRAMES_PER_SECOND;
             let error = Error::RecordingNotFinite { index, seconds, precision: engine.precision() };
-            Failure { file: Some(index), error }
+            Failure { file: Some(index), error: Box::new(error) }
         }
-        None => Failure { file: None, error },
+        None => Failure { file: None, error: Box::new(error) },
     }
 }
