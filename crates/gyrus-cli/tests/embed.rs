@@ -97,6 +97,10 @@ fn what_cannot_be_embedded_is_refused_with_a_line() {
     let llama = repository().join("tests/data/tiny/llama");
     let llama = llama.to_str().unwrap();
     let long = "cat ".repeat(200);
+    let folder = tempfile::tempdir().unwrap();
+    let lines = folder.path().join("lines.txt");
+    fs::write(&lines, "a cat\na bridge\n").unwrap();
+    let lines = lines.to_str().unwrap();
     for (args, part) in [
         (vec!["embed", &bert, "x", &long, "-q"], "text 2 has 202 tokens, at most 128 are possible"),
         (vec!["embed", &bert, "x", "--prompt", "poem", "-q"], "there are: document, query"),
@@ -104,6 +108,10 @@ fn what_cannot_be_embedded_is_refused_with_a_line() {
         (vec!["run", &bert, "x"], "'bert' is a text encoder, which generates no text"),
         (vec!["rerank", &bert, "x", "-q", "--documents", "/nowhere"], "/nowhere"),
         (vec!["embed", &ranker, "-q"], "there is no text to embed"),
+        (
+            vec!["rerank", &ranker, "x", "--instruction", "y", "--documents", lines, "-q"],
+            "an instruction: the model is a cross-encoder",
+        ),
     ] {
         let said = refused(&args, 1);
         assert!(said.contains(part), "{args:?}: {said}");

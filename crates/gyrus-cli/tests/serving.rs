@@ -288,6 +288,10 @@ fn settings_are_checked() {
         output.status.success() && text.contains("the settings are sound") && text.contains("chat"),
         "{text}"
     );
+    let speech = repository().join("tests/data/whisper");
+    let output =
+        gyrus().arg("serve").arg(&speech).args(["--listen", "127.0.0.1:0", "--check"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::write(&file, "quue = 3\n").unwrap();
     let text = refused(&["serve", model, "--config", path, "--check"], 2);
     assert!(text.contains("quue"), "{text}");

@@ -164,35 +164,113 @@ fn a_file_that_is_too_large_is_refused() {
     assert!(said.contains("has more than 16 GiB, the most that is read"), "{said}");
 }
 
-/// The text so far is not written as if it were whole.
+/// Two recordings of the same speech, and files that are none.
+fn good_and_bad(folder: &Path) -> [String; 4] {
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let wav = std::fs::read(speech()).unwrap();
+    // Samples far beyond what audio has, which are found when the spectrogram is made.
+    let mut loud = wav[..44].to_vec();
+    loud[20..22].copy_from_slice(&3u16.to_le_bytes());
+    loud[28..32].copy_from_slice(&64_000u32.to_le_bytes());
+    loud[32..36].copy_from_slice(&[4, 0, 32, 0]);
+    loud[40..44].copy_from_slice(&64_000u32.to_le_bytes());
+    loud[4..8].copy_from_slice(&64_036u32.to_le_bytes());
+    loud.extend((0..16_000).flat_map(|_| 1e20f32.to_le_bytes()));
+    [file("a.wav", &wav), file("b.wav", b"no audio"), file("c.wav", &loud), file("d.wav", &wav)]
+}
+
+#[test]
+fn a_recording_that_fails_does_not_lose_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = good_and_bad(folder.path());
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let out = folder.path().join("out");
+    let expected = expected(1, "none").to_txt();
+    let none = ["--timestamps", "none"];
+    let run = |more: &[&str]| {
+        let output = gyrus().args(with(&tiny(), &[&none[..], more, &files].concat())).output().unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        for part in ["b.wav: ", "c.wav: ", "are too large for a spectrogram", "2 of 4 recordings were not"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(run(&["-o", out.to_str().unwrap()]), "");
+    let mut written: Vec<_> =
+        std::fs::read_dir(&out).unwrap().map(|file| file.unwrap().file_name()).collect();
+    written.sort();
+    assert_eq!(written, ["a.txt", "d.txt"]);
+    for name in written {
+        assert_eq!(std::fs::read_to_string(out.join(name)).unwrap(), expected);
+    }
+    // Stdout has the order of the arguments.
+    assert_eq!(run(&[]), format!("# {}\n{expected}# {}\n{expected}", files[0], files[3]));
+    // A single recording is the error itself, and no model is loaded for files that are none.
+    let said = refused(&[&ABSENT[..], &[files[1]]].concat(), 1);
+    assert!(said.contains("b.wav: ") && !said.contains("ggml.bin"), "{said}");
+    let said = refused(&[&ABSENT[..], &[files[1], files[1]]].concat(), 1);
+    assert!(said.contains("2 of 2 recordings were not") && !said.contains("ggml.bin"), "{said}");
+    // A path that is not there is found before anything is read.
+    let said = refused(&[&ABSENT[..], &[files[0], "/absent/e.wav"]].concat(), 1);
+    assert!(said.contains("/absent/e.wav") && !said.contains("ggml.bin"), "{said}");
+}
+
+/// The text so far is not written as if it were whole. What ended before was written when it ended.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_interrupt_leaves_no_transcript() {
+fn an_interrupt_leaves_transcripts_of_whole_recordings_alone() {
     let folder = tempfile::tempdir().unwrap();
     // Ten minutes of the same speech, which take longer than the signal.
     let one = std::fs::read(repository().join("tests/data/audio/speech.wav")).unwrap();
     let samples = &one[44..];
-    let raw = folder.path().join("long.raw");
-    std::fs::write(&raw, samples.repeat(400)).unwrap();
-    let out = folder.path().join("out");
+    let (long, short) = (folder.path().join("long.raw"), folder.path().join("short.raw"));
+    std::fs::write(&long, samples.repeat(400)).unwrap();
+    std::fs::write(&short, samples).unwrap();
     let model = repository().join("tests/data/whisper");
-    let mut command = gyrus();
-    command.args(["transcribe", "--raw", "s16:16000:1", "-l", "en", "--threads", "1", "--format", "json"]);
-    command.arg("--partial").arg("--model").arg(model).arg("-o").arg(&out).arg(&raw);
-    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("loaded in") {
-        line.clear();
-        assert!(std::io::BufRead::read_line(&mut stderr, &mut line).unwrap() > 0);
+    for files in [vec![&long], vec![&long, &short]] {
+        let out = folder.path().join(format!("out{}", files.len()));
+        let mut command = gyrus();
+        command.args([
+            "transcribe",
+            "--raw",
+            "s16:16000:1",
+            "-l",
+            "en",
+            "--threads",
+            "1",
+            "--format",
+            "json",
+        ]);
+        command.arg("--partial").arg("--model").arg(&model).arg("-o").arg(&out).args(&files);
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("loaded in") {
+            line.clear();
+            assert!(std::io::BufRead::read_line(&mut stderr, &mut line).unwrap() > 0);
+        }
+        // Partial texts say that decoding has begun.
+        let written = out.join("short.json");
+        loop {
+            assert!(std::io::BufRead::read_line(&mut stderr, &mut line).unwrap() > 0, "the command ended");
+            if files.len() == 1 || written.exists() {
+                break;
+            }
+        }
+        let kill = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        std::io::copy(&mut stderr, &mut std::io::sink()).unwrap();
+        // A shell may have its background jobs ignore SIGINT.
+        assert_eq!(child.wait().unwrap().code(), Some(143));
+        match files.len() {
+            1 => assert!(!out.exists()),
+            _ => assert_eq!(std::fs::read_dir(&out).unwrap().count(), 1),
+        }
     }
-    // The first partial text says that decoding has begun.
-    assert!(std::io::BufRead::read_line(&mut stderr, &mut line).unwrap() > 0);
-    let kill = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
-    assert!(kill.unwrap().success());
-    std::io::copy(&mut stderr, &mut std::io::sink()).unwrap();
-    // A shell may have its background jobs ignore SIGINT.
-    assert_eq!(child.wait().unwrap().code(), Some(143));
-    assert!(!out.exists());
 }

@@ -244,6 +244,13 @@ impl Checkpoint {
     }
 }
 
+impl Format {
+    /// The format of a file by its first bytes, of which nine are enough. `None` of what is no model.
+    pub fn of(bytes: &[u8]) -> Option<Format> {
+        sniff(bytes).ok()
+    }
+}
+
 /// Tells the formats apart by their first bytes.
 fn sniff(bytes: &[u8]) -> Result<Format, Problem> {
     if bytes.is_empty() {

@@ -73,6 +73,11 @@ fn what_is_wrong_with_a_request_is_said() {
             "bert computes embeddings",
         ),
         ("/v1/rerank", json!({ "model": "ranker", "query": "x", "documents": [] }), "documents: from 1"),
+        (
+            "/v1/rerank",
+            json!({ "model": "ranker", "query": "x", "documents": ["y"], "instruction": "z" }),
+            "an instruction: the model is a cross-encoder",
+        ),
         ("/embed", json!({ "model": "bert", "inputs": long }), "at most 128"),
         (
             "/v1/embeddings",

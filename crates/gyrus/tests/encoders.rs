@@ -1,38 +1,11 @@
 //! Embeddings and rerankers on the CPU, compared with transformers and sentence-transformers on small random models.
 
-use std::path::PathBuf;
+mod encoder_fixtures;
+mod encoder_references;
 
+use encoder_fixtures::{copied, fixture};
+use encoder_references::{cosine, floats, options, reference, strings};
 use gyrus::{EmbedOptions, EmbedPrompt, Embedder, Options, Precision, RerankOptions, Reranker};
-use serde_json::Value;
-
-fn options(precision: Precision) -> Options {
-    Options { precision, threads: Some(2), ..Options::default() }
-}
-
-fn fixture(name: &str) -> PathBuf {
-    gyrus_testkit::repository().join("tests/data/encoders").join(name)
-}
-
-fn reference(name: &str) -> Value {
-    serde_json::from_slice(&std::fs::read(fixture(name).join("ref.json")).unwrap()).unwrap()
-}
-
-fn floats(value: &Value) -> Vec<f64> {
-    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
-}
-
-fn strings(value: &Value) -> Vec<String> {
-    value.as_array().unwrap().iter().map(|x| x.as_str().unwrap().to_owned()).collect()
-}
-
-fn cosine(a: &[f32], b: &[f64]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let dot: f64 = a.iter().zip(b).map(|(a, b)| f64::from(*a) * b).sum();
-    let (mut of_a, mut of_b) = (0.0, 0.0);
-    a.iter().for_each(|a| of_a += f64::from(*a) * f64::from(*a));
-    b.iter().for_each(|b| of_b += b * b);
-    dot / (of_a * of_b).sqrt()
-}
 
 /// The least cosine of a model's embeddings with the published ones.
 fn least_cosine(model: &str, of: &str, precision: Precision) -> f64 {
@@ -192,6 +165,31 @@ fn models_of_the_wrong_kind_are_refused_by_name() {
     insta::assert_snapshot!(errors.join("\n"));
 }
 
+/// Scores that an instruction did not change would look as if they followed it.
+#[test]
+fn an_instruction_is_followed_or_refused() {
+    let instruction = Some("Find what is red.".to_owned());
+    let instructed = RerankOptions { instruction, ..RerankOptions::default() };
+    let documents = ["a red ship", "the old bridge", "snow"];
+    for name in RERANKERS {
+        let reranker = Reranker::open(&fixture(name), &options(Precision::Exact)).unwrap();
+        let plain = reranker.scores("a ship", &documents, &RerankOptions::default()).unwrap();
+        match reranker.scores("a ship", &documents, &instructed) {
+            Ok(found) => {
+                assert_eq!(name, "qwen3-reranker");
+                assert_ne!(found, plain);
+            }
+            Err(error) => {
+                assert_ne!(name, "qwen3-reranker");
+                assert!(
+                    error.to_string().contains("an instruction: the model is a cross-encoder"),
+                    "{error}"
+                );
+            }
+        }
+    }
+}
+
 /// A query that leaves no room for documents would give all of them one score.
 #[test]
 fn a_query_that_is_too_long_is_refused_also_if_documents_may_be_truncated() {
@@ -229,24 +227,6 @@ fn work_can_be_stopped_before_each_pass() {
     let reranker = Reranker::open(&fixture("bert-reranker"), &options(Precision::Exact)).unwrap();
     let ranked = reranker.rank_while("a cat", &texts, &RerankOptions::default(), &|tokens| tokens == 0);
     assert!(matches!(ranked, Err(gyrus::Error::Stopped)));
-}
-
-/// A copy of a fixture in another folder.
-fn copied(name: &str) -> gyrus_testkit::tempfile::TempDir {
-    fn copy(from: &std::path::Path, to: &std::path::Path) {
-        std::fs::create_dir_all(to).unwrap();
-        for entry in std::fs::read_dir(from).unwrap() {
-            let entry = entry.unwrap();
-            let to = to.join(entry.file_name());
-            match entry.file_type().unwrap().is_dir() {
-                true => copy(&entry.path(), &to),
-                false => drop(std::fs::copy(entry.path(), to).unwrap()),
-            }
-        }
-    }
-    let folder = gyrus_testkit::tempfile::tempdir().unwrap();
-    copy(&fixture(name), folder.path());
-    folder
 }
 
 /// A model that is damaged is not a mistake of the request.

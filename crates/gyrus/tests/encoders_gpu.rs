@@ -3,10 +3,10 @@
 #![cfg(feature = "gpu")]
 
 mod adapter;
-
-use std::path::PathBuf;
+mod encoder_fixtures;
 
 use adapter::adapter;
+use encoder_fixtures::{copied, fixture};
 use gyrus::{Device, EmbedOptions, Embedder, Options, Precision, RerankOptions, Reranker};
 use serde_json::Value;
 
@@ -16,10 +16,6 @@ const RERANKERS: [&str; 4] =
 
 fn options(precision: Precision, device: Device) -> Options {
     Options { precision, device, threads: Some(2), ..Options::default() }
-}
-
-fn fixture(name: &str) -> PathBuf {
-    gyrus_testkit::repository().join("tests/data/encoders").join(name)
 }
 
 fn strings(name: &str, key: &str) -> Vec<String> {
@@ -52,6 +48,28 @@ fn embeddings_are_those_of_the_cpu() {
             let lowest = cosines.fold(1.0, f64::min);
             assert!(lowest > least, "{name} {precision:?}: {lowest}");
         }
+    }
+}
+
+/// Query heads of a group share keys, which encoders' do not.
+#[test]
+fn a_decoder_that_is_not_causal_has_the_embeddings_of_the_cpu() {
+    let Some(name) = adapter() else { return };
+    let folder = copied("qwen3-embedding");
+    let path = folder.path().join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["is_causal"] = false.into();
+    std::fs::write(&path, config.to_string()).unwrap();
+    let texts = strings("qwen3-embedding", "texts");
+    let embed = |precision, device| {
+        let embedder = Embedder::open(folder.path(), &options(precision, device)).unwrap();
+        embedder.embed(&texts, &EmbedOptions::default()).unwrap()
+    };
+    let on_cpu = embed(Precision::Exact, Device::Cpu);
+    for (precision, least) in [(Precision::Exact, 0.99999), (Precision::Fast, 0.9995)] {
+        let found = embed(precision, Device::Gpu(Some(name.clone())));
+        let lowest = found.vectors().zip(on_cpu.vectors()).map(|(a, b)| cosine(a, b)).fold(1.0, f64::min);
+        assert!(lowest > least, "{precision:?}: {lowest}");
     }
 }
 
@@ -93,11 +111,7 @@ fn rerankers_have_the_logits_of_the_cpu() {
 #[test]
 fn a_reranker_takes_as_many_tokens_as_it_says() {
     let Some(name) = adapter() else { return };
-    let folder = gyrus_testkit::tempfile::tempdir().unwrap();
-    for file in std::fs::read_dir(fixture("qwen3-reranker")).unwrap() {
-        let file = file.unwrap();
-        std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
-    }
+    let folder = copied("qwen3-reranker");
     let path = folder.path().join("config.json");
     let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     config["max_position_embeddings"] = 4096.into();

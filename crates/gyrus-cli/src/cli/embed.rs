@@ -87,7 +87,7 @@ pub(crate) struct RerankArgs {
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
 
-    /// What a language model is told to look for, instead of its default
+    /// What a language model is told to look for, instead of its default; a cross-encoder takes none
     #[arg(long, value_name = "TEXT")]
     pub(crate) instruction: Option<String>,
 

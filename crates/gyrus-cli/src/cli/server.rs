@@ -18,7 +18,7 @@ pub(crate) struct ServerArgs {
     #[arg(value_name = "MODEL")]
     pub(crate) model: Vec<String>,
 
-    /// A folder whose models clients may ask for, by their names without .gguf
+    /// A folder whose models clients may ask for, by their names without .gguf or .bin
     #[arg(long, value_name = "FOLDER")]
     pub(crate) models: Option<PathBuf>,
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -10,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use gyrus::speech::SpeechOptions;
 use gyrus::{Embedder, Model, ModelKind, Options, Precision, Reranker, Transcriber};
-use gyrus_formats::{Access, Bytes, Checkpoint};
+use gyrus_formats::{Access, Bytes, Checkpoint, Format};
 use gyrus_server::{Details, Listed, Pulled, Purpose, Served, Source, SourceError};
 
 use super::details::{self, Known};
@@ -80,7 +81,8 @@ impl Models {
     pub(super) fn check(&self) -> Result<()> {
         for one in self.list().iter().filter(|one| one.is_present) {
             let opened = self.open(&one.name).and_then(|checkpoint| {
-                if ModelKind::of(&checkpoint)? == ModelKind::Language {
+                let is_speech = Transcriber::recognises(&checkpoint);
+                if !is_speech && ModelKind::of(&checkpoint)? == ModelKind::Language {
                     gyrus::Config::read(&checkpoint, self.options.precision)?;
                 }
                 Ok(())
@@ -317,6 +319,10 @@ fn folder_name(path: &Path) -> Option<String> {
     if path.is_dir() {
         return path.join("config.json").is_file().then(|| name.to_owned());
     }
+    if let Some(stem) = name.strip_suffix(".bin") {
+        // Many other things have this ending.
+        return is_ggml(path).then(|| stem.to_owned());
+    }
     let stem = name.strip_suffix(".gguf")?;
     let part = stem.rsplit_once("-of-").and_then(|(before, _)| before.rsplit_once('-'));
     match part {
@@ -325,6 +331,14 @@ fn folder_name(path: &Path) -> Option<String> {
         }
         _ => Some(stem.to_owned()),
     }
+}
+
+fn is_ggml(path: &Path) -> bool {
+    let mut first = [0; 9];
+    // A pipe would wait for a writer.
+    let read =
+        path.is_file() && fs::File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok();
+    read && Format::of(&first) == Some(Format::WhisperGgml)
 }
 
 fn folder_bytes(path: &Path) -> u64 {
@@ -349,7 +363,11 @@ mod tests {
         {
             file(name);
         }
-        for name in ["mlx", "empty"] {
+        let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+        write("ggml-tiny.bin", b"lmgg\0\0\0\0\0\0");
+        write("weights.bin", b"PK\x03\x04 and so on");
+        write("short.bin", b"lm");
+        for name in ["mlx", "empty", "folder.bin"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
         file("mlx/config.json");
@@ -358,6 +376,6 @@ mod tests {
             .filter_map(|entry| folder_name(&entry.unwrap().path()))
             .collect();
         names.sort();
-        assert_eq!(names, ["a", "b", "mlx"]);
+        assert_eq!(names, ["a", "b", "ggml-tiny", "mlx"]);
     }
 }

@@ -95,6 +95,8 @@ pub struct Attention {
     pub kv_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
+    /// Whether a row attends to no position after its own. If not, it attends to the whole text.
+    pub causal: bool,
     /// The sliding window in tokens, if there is one.
     pub window: Option<u32>,
     /// Which of the rotary embeddings, if heads are rotated.

@@ -22,6 +22,8 @@ mod source;
 mod tensor_names;
 mod weights;
 pub(crate) mod whisper;
+#[cfg(test)]
+mod whole_texts_tests;
 
 pub use config::{Attention, Config, Experts, FeedForward, Layer, Mixer, QkNorm, Skipped, SkippedPart};
 pub(crate) use plan::{Head, build, build_with};

@@ -26,13 +26,25 @@ impl Config {
 /// What a plan computes from the last hidden rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Head {
-    /// Logits of the next token.
+    /// Logits of the next token, of texts that are continued.
     Logits,
-    /// The rows themselves, normalised. No position is computed in a later batch, so that all layers of a KV group have
-    /// one place for their keys and values.
+    /// Logits of the next token, of texts that are computed whole.
+    Answer,
+    /// The rows themselves, normalised.
     Hidden,
     /// The labels of a classifier of the rows.
     Labels,
+}
+
+impl Head {
+    fn has_logits(self) -> bool {
+        matches!(self, Head::Logits | Head::Answer)
+    }
+
+    /// Whether no position is computed in a later batch than those before it.
+    fn takes_whole_texts(self) -> bool {
+        self != Head::Logits
+    }
 }
 
 /// Reads a model's configuration and builds its plan, with matrices of floats quantised to a type.
@@ -59,6 +71,13 @@ pub(crate) fn build_with(
         });
     }
     let (mut config, arch, extra) = reader::read(model)?;
+    if !head.takes_whole_texts() && config.layers.iter().filter_map(Layer::attention).any(|a| !a.causal) {
+        return Err(Error::WrongKind {
+            found: config.architecture,
+            what: "a model whose rows attend to later positions, which generates no text",
+            instead: "it computes embeddings, or is a reranker",
+        });
+    }
     let names = match model.gguf() {
         Some(_) => TensorNames::Gguf,
         None => TensorNames::hugging_face(model, arch.post_norms),
@@ -111,7 +130,7 @@ impl Builder<'_> {
         let table = self.weights.add(embedding, &[vocab, dim])?;
         let output_name = self.weights.names.global(GlobalTensor::Output);
         let head = match self.weights.tensor(&output_name) {
-            _ if self.head != Head::Logits => {
+            _ if !self.head.has_logits() => {
                 self.weights.skip_head(output_name);
                 table
             }
@@ -160,7 +179,7 @@ impl Builder<'_> {
         let weight = self.weights.global_norm(GlobalTensor::OutputNorm, dim)?;
         self.ops.push(Op::RmsNorm { x: last, weight, eps: norm_eps, out: last });
         let output = match self.head {
-            Head::Logits => Output { name: LOGITS, buffer: self.logits(last, head, vocab) },
+            Head::Logits | Head::Answer => Output { name: LOGITS, buffer: self.logits(last, head, vocab) },
             Head::Hidden => Output { name: HIDDEN, buffer: last },
             Head::Labels => Output { name: SCORES, buffer: self.labels(last)? },
         };
@@ -261,16 +280,8 @@ impl Builder<'_> {
             true => Some(self.weights.layer(i, LayerTensor::Sinks, &[usize::from(heads)])?),
             false => None,
         };
-        self.ops.push(Op::Attention {
-            qkv,
-            heads,
-            kv,
-            scale,
-            soft_cap,
-            sinks,
-            span: Span::Causal,
-            out: attended,
-        });
+        let span = if attention.causal { Span::Causal } else { Span::Whole };
+        self.ops.push(Op::Attention { qkv, heads, kv, span, scale, soft_cap, sinks, out: attended });
         if attention.output_gate {
             let (activation, first) = (Activation::Sigmoid, gate as u32);
             self.ops.push(Op::MulBy { x: attended, activation, by: qkv, first });
@@ -459,7 +470,9 @@ impl Builder<'_> {
                 self.groups.len() - 1
             }
         };
-        if self.head != Head::Logits && self.config.layers.iter().all(has_own_keys) {
+        // Keys and values of whole texts are not read after the next layer of the group writes its own, so that all have
+        // one place for them: layers that share keys share those of the last layer that writes.
+        if self.head.takes_whole_texts() {
             self.groups[group].layers = 1;
             return Ok(KvLayer { group: group as u8, index: 0 });
         }
@@ -487,9 +500,4 @@ impl Builder<'_> {
             self.buffers.len() - 1
         }) as u16)
     }
-}
-
-/// Whether no other layer's keys are attended to.
-fn has_own_keys(layer: &Layer) -> bool {
-    layer.attention().is_none_or(|attention| attention.kv_owner.is_none())
 }

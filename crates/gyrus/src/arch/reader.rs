@@ -27,6 +27,7 @@ const KEY_LENGTH: Key = Key::new("attention.key_length", &[]);
 const VALUE_LENGTH: Key = Key::new("attention.value_length", &[]);
 pub(super) const FEED_FORWARD: Key = Key::new("feed_forward_length", &["intermediate_size"]);
 const NORM_EPS: Key = Key::new("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]);
+const CAUSAL: Key = Key::new("attention.causal", &["is_causal"]);
 const WINDOW: Key = Key::new("attention.sliding_window", &["sliding_window"]);
 const WINDOW_PATTERN: Key =
     Key::new("attention.sliding_window_pattern", &["sliding_window_pattern", "_sliding_window_pattern"]);
@@ -200,6 +201,11 @@ impl Reader<'_> {
             return Err(Error::Unsupported(format!("a value size {v} other than the key size {k}")));
         }
         let windows = self.windows(count)?;
+        let causal = source.switch(CAUSAL)?.unwrap_or(true);
+        if !causal && windows.iter().any(Option::is_some) {
+            let what = format!("a window on both sides ({} is false)", source.place(CAUSAL));
+            return Err(Error::Unsupported(what));
+        }
         let k_eq_v = source.flag("attention_k_eq_v")? == Some(true) && arch.per_layer_parts;
         if let Some(global) = source.number(GLOBAL_KV_HEADS)?.filter(|_| k_eq_v) {
             let is_global = windows.iter().map(Option::is_none);
@@ -274,6 +280,7 @@ impl Reader<'_> {
                 heads,
                 kv_heads,
                 head_dim,
+                causal,
                 window: windows[i],
                 rope: rotated[i].then_some(rope),
                 scale: self.attention_scale(dim, heads, head_dim, count)?,

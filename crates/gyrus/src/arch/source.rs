@@ -130,6 +130,23 @@ impl<'a> Source<'a> {
         Ok(Some(flags))
     }
 
+    /// A flag, if the file has it.
+    pub(super) fn switch(self, key: Key) -> Result<Option<bool>, Error> {
+        if let Some((metadata, name)) = self.gguf_key(key) {
+            return Ok(metadata.get(&name)?);
+        }
+        self.field(key).map_or(Ok(None), |(fields, name)| fields.flag(name))
+    }
+
+    /// Where a file has a hyperparameter, for messages.
+    pub(super) fn place(self, key: Key) -> String {
+        if let Some((_, name)) = self.gguf_key(key) {
+            return format!("'{name}'");
+        }
+        let name = self.field(key).map_or(key.config.first().copied().unwrap_or(key.gguf), |(_, name)| name);
+        format!("'{name}' in config.json")
+    }
+
     /// A flag of `config.json`.
     pub(super) fn flag(self, name: &str) -> Result<Option<bool>, Error> {
         match self {

@@ -41,7 +41,7 @@ pub(super) enum Kind {
 pub struct RerankOptions {
     /// Whether a document that is too long is shortened. If not, it is an error.
     pub truncate: bool,
-    /// What a language model is told to look for, instead of its default.
+    /// What a language model is told to look for, instead of its default. A cross-encoder takes none.
     pub instruction: Option<String>,
 }
 
@@ -80,7 +80,7 @@ impl Reranker {
                 instead: "a cross-encoder, or a model whose name or modules.json says that it is a reranker",
             });
         };
-        let head = if kind == Kind::Labels { Head::Labels } else { Head::Logits };
+        let head = if kind == Kind::Labels { Head::Labels } else { Head::Answer };
         let (config, plan) = arch::build_with(&checkpoint, head, options.precision, options.quantize)?;
         let engine = Engine::load(checkpoint, plan, config.context, options, progress)?;
         let kind = match kind {
@@ -144,8 +144,14 @@ impl Reranker {
         options: &RerankOptions,
         goes_on: GoesOn<'_>,
     ) -> Result<Vec<Ranked>, Error> {
-        if !matches!(self.kind, Kind::CrossEncoder { .. }) {
-            self.check_question(query, options)?;
+        match self.kind {
+            Kind::CrossEncoder { .. } if options.instruction.is_some() => {
+                let what =
+                    "an instruction: the model is a cross-encoder, which reads query and document alone";
+                return Err(Error::Request(what.to_owned()));
+            }
+            Kind::CrossEncoder { .. } => {}
+            _ => self.check_question(query, options)?,
         }
         let mut texts = Vec::with_capacity(documents.len());
         for (index, document) in documents.iter().enumerate() {

@@ -4,6 +4,8 @@
 //! that decides what the decoder writes (rules, searches, segments, times of words) works on logits and tokens alone.
 
 mod alignment;
+#[cfg(test)]
+mod each_tests;
 mod engine;
 mod languages;
 mod load;

@@ -211,6 +211,14 @@ impl Stream {
         }
     }
 
+    /// Gives up the window in progress.
+    pub(super) fn abandon(&mut self, engine: &mut Engine) {
+        if let Some(mut window) = self.window.take() {
+            window.release(engine);
+            engine.forget(window.encoded);
+        }
+    }
+
     /// Accepts the text of an attempt, or tries the next temperature.
     fn finish_attempt(&mut self, context: &Context<'_>, engine: &mut Engine) -> Result<(), Error> {
         let Some(mut window) = self.window.take() else { return Ok(()) };

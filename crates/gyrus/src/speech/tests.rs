@@ -23,7 +23,7 @@ fn folder() -> std::path::PathBuf {
     repository().join("tests/data/whisper")
 }
 
-fn speech() -> Waveform {
+pub(super) fn speech() -> Waveform {
     let bytes = std::fs::read(repository().join("tests/data/audio/speech.wav")).unwrap();
     Waveform::decode(bytes, &Limits::default()).unwrap()
 }
@@ -203,11 +203,28 @@ fn a_row_does_not_depend_on_the_rows_beside_it() {
     }
 }
 
-fn transcriber(options: SpeechOptions) -> Transcriber {
+pub(super) fn transcriber(options: SpeechOptions) -> Transcriber {
     Transcriber::open(&folder(), &SpeechOptions { threads: Some(2), ..options }).unwrap()
 }
 
-fn long_request() -> SpeechRequest {
+/// The tiny model with NaN in an element of a tensor.
+pub(super) fn damaged(tensor: &str, element: usize) -> Transcriber {
+    let mut bytes = std::fs::read(folder().join("model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
+    let json: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let at = json[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
+    let dtype = json[tensor]["dtype"].as_str().unwrap();
+    let nan: &[u8] = if dtype == "F32" { &[0, 0, 0xc0, 0x7f] } else { &[0xff, 0x7f] };
+    bytes[8 + header + at + element * nan.len()..][..nan.len()].copy_from_slice(nan);
+    // The name leads to the tokenizer beside the file.
+    let name = folder().join("model.safetensors");
+    let config = std::fs::read(folder().join("config.json")).unwrap();
+    let damaged = Checkpoint::from_safetensors(name.to_str().unwrap(), Bytes::Owned(bytes), &config).unwrap();
+    Transcriber::load(damaged, &SpeechOptions { threads: Some(2), ..SpeechOptions::default() }, |_, _| {})
+        .unwrap()
+}
+
+pub(super) fn long_request() -> SpeechRequest {
     // Random weights give implausible text, which is accepted here.
     let none = None;
     SpeechRequest {
@@ -336,18 +353,7 @@ fn values_that_are_not_finite_are_errors_that_name_the_recording() {
         "recording 2 at 0.49 s: the samples at 0.49 s are too large for a spectrogram: audio is within ±1";
     assert_eq!(error.to_string(), expected);
     // The norm before the logits.
-    let mut bytes = std::fs::read(folder().join("model.safetensors")).unwrap();
-    let header = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
-    let json: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
-    let at = json["model.decoder.layer_norm.bias"]["data_offsets"][0].as_u64().unwrap() as usize;
-    let dtype = json["model.decoder.layer_norm.bias"]["dtype"].as_str().unwrap();
-    let nan: &[u8] = if dtype == "F32" { &[0, 0, 0xc0, 0x7f] } else { &[0xff, 0x7f] };
-    bytes[8 + header + at..][..nan.len()].copy_from_slice(nan);
-    // The name leads to the tokenizer beside the file.
-    let name = folder().join("model.safetensors");
-    let config = std::fs::read(folder().join("config.json")).unwrap();
-    let damaged = Checkpoint::from_safetensors(name.to_str().unwrap(), Bytes::Owned(bytes), &config).unwrap();
-    let damaged = Transcriber::load(damaged, &SpeechOptions::default(), |_, _| {}).unwrap();
+    let damaged = damaged("model.decoder.layer_norm.bias", 0);
     let error = damaged.transcribe(&speech(), &long_request()).unwrap_err().to_string();
     assert_eq!(error, "recording 1 at 0.00 s: the model computed NaN or infinity in fast precision");
 }

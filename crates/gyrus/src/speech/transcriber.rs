@@ -1,3 +1,4 @@
+use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -95,6 +96,13 @@ pub enum SpeechEvent<'a> {
         /// Seconds of audio.
         seconds: f64,
     },
+    /// A recording has ended, after all else that is told of it. [`Transcriber::transcribe_each`] alone tells it.
+    Done {
+        /// The recording.
+        file: usize,
+        /// Its transcript, or why it has none.
+        result: Result<Transcript, Error>,
+    },
 }
 
 /// A loaded Whisper model. Clones are cheap and share the weights; calls from several threads wait for each other.
@@ -183,13 +191,58 @@ impl Transcriber {
     }
 
     /// Transcribes several recordings side by side. What happens is told to `event`, which returns whether to go on; if not,
-    /// it is not called again, and the transcripts have what was decoded so far.
+    /// it is not called again, and the transcripts have what was decoded so far. An error of one recording ends all.
     pub fn transcribe_all(
         &self,
         audio: &[&Waveform],
         request: &SpeechRequest,
         event: &mut dyn FnMut(SpeechEvent<'_>) -> bool,
     ) -> Result<Vec<Transcript>, Error> {
+        let tokens = &self.shared.tokens;
+        let unknown = |audio: &&Waveform| Transcript {
+            language: tokens.code(tokens.start + 1).to_owned(),
+            duration: audio.seconds(),
+            segments: Vec::new(),
+        };
+        let mut found: Vec<Transcript> = audio.iter().map(unknown).collect();
+        let mut failed = None;
+        let unfinished = self.decode(audio.iter().copied(), request, &mut |happened| match happened {
+            SpeechEvent::Done { file, result: Ok(transcript) } => {
+                found[file] = transcript;
+                true
+            }
+            SpeechEvent::Done { result: Err(error), .. } => {
+                failed = Some(error);
+                false
+            }
+            happened => event(happened),
+        })?;
+        for (number, file) in unfinished {
+            found[number] = file.into_transcript(tokens);
+        }
+        failed.map_or(Ok(found), Err)
+    }
+
+    /// Transcribes recordings that come one after the other, side by side: the next one is taken when a window is free, and its
+    /// samples are dropped when it has a spectrogram. So [`SpeechOptions::windows`] bounds what is held, not the number of
+    /// recordings. `file` in events counts those that came. Each ends with [`SpeechEvent::Done`]; a recording that cannot
+    /// be transcribed does not end the others. If `event` returns false, it is not called again.
+    pub fn transcribe_each(
+        &self,
+        recordings: impl IntoIterator<Item = Waveform>,
+        request: &SpeechRequest,
+        event: &mut dyn FnMut(SpeechEvent<'_>) -> bool,
+    ) -> Result<(), Error> {
+        self.decode(recordings.into_iter(), request, event).map(drop)
+    }
+
+    /// Decodes recordings as they come. Returns those that did not end, with their numbers.
+    fn decode<W: Borrow<Waveform>>(
+        &self,
+        mut recordings: impl Iterator<Item = W>,
+        request: &SpeechRequest,
+        event: &mut dyn FnMut(SpeechEvent<'_>) -> bool,
+    ) -> Result<Vec<(usize, File)>, Error> {
         let shared = &*self.shared;
         let language = self.check(request)?;
         let non_speech = if request.suppress_non_speech { shared.tokens.non_speech() } else { Vec::new() };
@@ -202,20 +255,20 @@ impl Transcriber {
             language,
         };
         let prompt = self.prompt(request)?;
-        let streams = |(index, audio): (usize, &&Waveform)| self.streams(index, audio, request, &prompt);
-        let files: Result<Vec<File>, Error> = audio.iter().enumerate().map(streams).collect();
-        let files = files?;
+        let mut next = |number: usize| {
+            recordings.next().map(|audio| self.file(number, audio.borrow(), request, &prompt))
+        };
+        // The spectrogram of the first is computed while another call may decode.
+        let mut first = Some(next(0));
+        let mut next = |number: usize| match first.take() {
+            Some(first) => first,
+            None => next(number),
+        };
         let mut engine = shared.engine.lock().unwrap_or_else(PoisonError::into_inner);
         engine.reset();
-        let mut run = Run::new(&context, &mut engine, files, event, shared.windows);
+        let mut run = Run::new(&context, &mut engine, &mut next, event, shared.windows);
         run.run()?;
-        let files = run.into_files();
-        let transcript = |(file, audio): (File, &&Waveform)| Transcript {
-            language: shared.tokens.code(file.language.unwrap_or(shared.tokens.start + 1)).to_owned(),
-            duration: audio.seconds(),
-            segments: file.streams.into_iter().flat_map(|stream| stream.segments).collect(),
-        };
-        Ok(files.into_iter().zip(audio).map(transcript).collect())
+        Ok(run.into_files())
     }
 
     /// The spectrogram that the encoder reads, `[frames, bands]` for a window, and the encoder's output `[positions, width]`:
@@ -284,8 +337,8 @@ impl Transcriber {
         Ok(tokens.split_off(tokens.len().saturating_sub(most)))
     }
 
-    /// The parts of a recording that are decoded on their own.
-    fn streams(
+    /// A recording, with the parts of it that are decoded on their own.
+    fn file(
         &self,
         index: usize,
         audio: &Waveform,
@@ -300,7 +353,7 @@ impl Transcriber {
         };
         let stream = |frames| Stream::new(Arc::clone(&mel), frames, prompt.to_vec());
         let streams: Vec<Stream> = parts.into_iter().map(stream).collect();
-        Ok(File::new(streams))
+        Ok(File::new(streams, audio.seconds()))
     }
 }
 

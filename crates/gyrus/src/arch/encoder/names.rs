@@ -56,7 +56,7 @@ pub(super) enum Names {
     },
 }
 
-const PREFIXES: [&str; 5] = ["", "bert.", "roberta.", "model.", "new."];
+const PREFIXES: [&str; 4] = ["", "bert.", "roberta.", "model."];
 
 impl Names {
     /// The scheme of a file: the first under which it has a norm of its embeddings.

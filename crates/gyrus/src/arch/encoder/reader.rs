@@ -18,6 +18,7 @@ const HEADS: Key = Key::new("attention.head_count", &["num_attention_heads", "n_
 const FEED_FORWARD: Key = Key::new("feed_forward_length", &["intermediate_size", "n_inner"]);
 const NORM_EPS: Key =
     Key::new("attention.layer_norm_epsilon", &["layer_norm_eps", "norm_eps", "layer_norm_epsilon"]);
+const CAUSAL: Key = Key::new("attention.causal", &["is_causal", "causal"]);
 const WINDOW: Key = Key::new("attention.sliding_window", &["local_attention"]);
 const PERIOD: Key = Key::new("attention.sliding_window_pattern", &["global_attn_every_n_layers"]);
 const BASE: Key = Key::new("rope.freq_base", &["global_rope_theta", "rotary_emb_base", "rope_theta"]);
@@ -77,6 +78,10 @@ fn config(source: Source<'_>, arch: &EncoderArch, architecture: String) -> Resul
     let count = within("layer count", source.require(LAYERS)?, MAX_LAYERS)?;
     let all = source.require(HEADS)?;
     let (heads, _) = heads(all, all)?;
+    if source.switch(CAUSAL)? == Some(true) {
+        let what = format!("an encoder whose attention is causal ({})", source.place(CAUSAL));
+        return Err(Error::Unsupported(what));
+    }
     if !dim.is_multiple_of(heads) {
         let expected = format!("it must divide the embedding length {dim}");
         return Err(Error::Dimension { name: "head count", value: all, expected });
