@@ -40,10 +40,14 @@ pub struct Options {
     pub precision: Precision,
     /// The context of a session in tokens. The default is the model's maximum context if memory allows it.
     pub context: Option<usize>,
-    /// The number of sessions that the KV cache holds with a full context each.
+    /// The number of sessions that the KV cache holds with a full context each. Where memory limits it, it still has windows
+    /// and recurrent states for so many, if they leave enough tokens.
     pub sessions: usize,
     /// Bytes of the KV cache, which all sessions share; instead of a full context for each session.
     pub kv_memory: Option<u64>,
+    /// Bytes that weights and the default KV cache may take together. The default is all free memory. A KV cache whose size
+    /// is set by `context` or `kv_memory` may be larger.
+    pub memory: Option<u64>,
     /// Whether sessions share the KV cache of common prefixes of their tokens. It is on by default.
     pub prefix_cache: bool,
     /// Whether a cached prefix is used only if it has the bits that the session would compute itself. On a GPU in
@@ -82,6 +86,7 @@ impl Default for Options {
             context: None,
             sessions: 1,
             kv_memory: None,
+            memory: None,
             prefix_cache: true,
             strict_prefixes: false,
             queue: 4096,
