@@ -201,9 +201,10 @@ impl Source for Models {
         all
     }
 
-    fn load(&self, name: &str) -> Result<Served, SourceError> {
+    fn load(&self, name: &str, memory: Option<u64>) -> Result<Served, SourceError> {
         let load = || -> Result<Served> {
-            let (checkpoint, options) = (self.open(name)?, &self.options);
+            let checkpoint = self.open(name)?;
+            let options = &Options { memory, ..self.options.clone() };
             if Transcriber::recognises(&checkpoint) {
                 let options = SpeechOptions {
                     device: options.device.clone(),
