@@ -43,6 +43,8 @@ pub struct Options {
     /// The number of sessions that the KV cache holds with a full context each. Where memory limits it, it still has windows
     /// and recurrent states for so many, if they leave enough tokens.
     pub sessions: usize,
+    /// The most sequences that are computed at once. Others wait. The default is [`MAX_SEQUENCES`](crate::MAX_SEQUENCES).
+    pub parallel: Option<usize>,
     /// Bytes of the KV cache, which all sessions share; instead of a full context for each session.
     pub kv_memory: Option<u64>,
     /// Bytes that weights and the default KV cache may take together. The default is all free memory. A KV cache whose size
@@ -85,6 +87,7 @@ impl Default for Options {
             precision: Precision::Fast,
             context: None,
             sessions: 1,
+            parallel: None,
             kv_memory: None,
             memory: None,
             prefix_cache: true,
@@ -181,6 +184,7 @@ impl Model {
         let LoadedBackend { backend, device, context, kv } = loader.load()?;
         let settings = Settings {
             checkpoint_interval: CHECKPOINT_INTERVAL,
+            running: options.parallel.unwrap_or(usize::MAX).max(1),
             chunk: options.chunk.clamp(1, MAX_ROWS),
             steps_in_flight: options.steps_in_flight,
             queue: options.queue,

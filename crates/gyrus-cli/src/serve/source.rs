@@ -60,6 +60,7 @@ impl Models {
         }
         let mut options = args.model_options.options(Precision::Fast);
         options.sessions = args.parallel.into();
+        options.parallel = Some(args.parallel.into());
         // The server refuses what is too much before it comes here.
         options.queue = usize::MAX;
         let synthetic = args.synthetic.clone().zip(args.vocabulary.as_deref());

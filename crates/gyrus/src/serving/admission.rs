@@ -9,7 +9,7 @@ use super::sequence::{Decodes, Phase, Running, Sequence};
 impl Scheduler {
     /// Gives slots to waiting jobs, as long as there are slots and blocks.
     pub(crate) fn admit(&mut self, slots: &mut dyn Slots) -> Result<(), BackendError> {
-        while let Some(slot) = self.slots.iter().position(Option::is_none) {
+        while let Some(slot) = self.free_slot() {
             let Some(id) = self.queue.peek() else { break };
             let Some(&at) = self.by_id.get(&id) else {
                 self.queue.pop();
@@ -23,6 +23,12 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+
+    /// A slot for one more sequence, unless as many run as may.
+    fn free_slot(&self) -> Option<usize> {
+        let running = self.slots.iter().flatten().count();
+        self.slots.iter().position(Option::is_none).filter(|_| running < self.settings.running)
     }
 
     /// Gives a slot to a waiting sequence. `false` if there are too few blocks. It waits until nothing can fail any more.

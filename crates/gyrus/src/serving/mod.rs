@@ -13,6 +13,8 @@ mod failure;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
+mod fake_core;
+#[cfg(test)]
 mod fake_faults;
 #[cfg(test)]
 mod fake_masks;
@@ -33,6 +35,8 @@ mod row_times;
 mod saved;
 mod scheduler;
 mod sequence;
+#[cfg(test)]
+mod sharing_tests;
 mod shift;
 #[cfg(test)]
 mod simulation;

@@ -26,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) chunk: usize,
     /// The most decode steps in flight.
     pub(crate) steps_in_flight: usize,
+    /// The most sequences that run at once.
+    pub(crate) running: usize,
     /// The most jobs that wait.
     pub(crate) queue: usize,
     /// Whether sequences share the cache of common prefixes.

@@ -26,6 +26,8 @@ struct World {
     windows: Vec<Option<u32>>,
     blocks: Vec<usize>,
     slots: usize,
+    /// The most sequences that run at once.
+    running: usize,
     steps: usize,
     kinds_differ: bool,
     prefix_cache: bool,
@@ -183,6 +185,7 @@ impl Simulation {
         let settings = Settings {
             chunk: 48,
             steps_in_flight: world.steps,
+            running: world.running,
             queue: 1 << 20,
             prefix_cache: world.prefix_cache,
             checkpoint_interval: 64,
@@ -388,6 +391,8 @@ impl Simulation {
     /// Every block is free, kept or in use by the sequences that have it.
     fn check_blocks(&self) {
         let scheduler = &self.core.scheduler;
+        let running = scheduler.slots.iter().flatten().count();
+        assert!(running <= self.world.running, "{running} sequences run");
         let mut users: Vec<Vec<u32>> = self.world.blocks.iter().map(|blocks| vec![0; *blocks]).collect();
         for sequence in scheduler.sequences.iter().flatten() {
             for (group, block) in sequence.kv.held() {
@@ -455,6 +460,7 @@ fn world(seed: u64) -> World {
         blocks,
         records,
         slots: 1 + below(6) as usize,
+        running: 1 + below(6) as usize,
         steps: [1, 2, 8, 40][below(4) as usize],
         kinds_differ: below(2) == 0,
         prefix_cache: below(4) > 0,
@@ -506,6 +512,7 @@ fn a_client_that_goes_away_frees_its_blocks_at_once() {
             blocks: vec![blocks; 2],
             records,
             slots: 4,
+            running: 4,
             steps,
             kinds_differ: true,
             prefix_cache: false,
