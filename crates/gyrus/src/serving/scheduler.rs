@@ -141,7 +141,8 @@ impl Scheduler {
                 !plan.delta.is_empty(),
                 records,
                 limits.asynchronous,
-                settings.checkpoint_interval,
+                // Without the cache no checkpoint could be found.
+                settings.prefix_cache.then_some(settings.checkpoint_interval),
             ),
             plan,
             settings,

@@ -1,6 +1,6 @@
 //! How jobs share slots, blocks and records.
 
-use super::fake_core::{Served, prompt};
+use super::fake_core::{Served, is_complete, prompt};
 
 #[test]
 fn no_more_sequences_run_than_may() {
@@ -12,4 +12,17 @@ fn no_more_sequences_run_than_may() {
         most = most.max(served.core.scheduler.slots.iter().flatten().count());
     }
     assert_eq!(most, 2);
+}
+
+/// Where no checkpoint can be taken, a slot of a hybrid does not hold for one.
+#[test]
+fn a_hybrid_without_prefix_cache_does_not_stop() {
+    let steps = |prefix_cache| {
+        let mut served = Served::with(None, 1, 20, 6, |settings| settings.prefix_cache = prefix_cache);
+        assert!(is_complete(&served.run(1, prompt(1, 10), 400), 400));
+        served.counters.read().steps
+    };
+    // Steps in flight at the end are not counted.
+    assert_eq!(steps(false), 400);
+    assert!(steps(true) > 400, "steps that hold are counted");
 }
