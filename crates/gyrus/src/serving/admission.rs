@@ -2,9 +2,9 @@
 
 use gyrus_kernels::{BackendError, KV_BLOCK, Slots};
 
-use super::job::{JobEvent, SequenceId, Task};
+use super::job::{JobEvent, Task};
 use super::scheduler::Scheduler;
-use super::sequence::{Decodes, Phase, Running, Sequence};
+use super::sequence::{Decodes, Follows, Phase, Running, Sequence};
 
 impl Scheduler {
     /// Gives slots to waiting jobs, as long as there are slots and blocks.
@@ -126,8 +126,8 @@ impl Scheduler {
         found.filter(|(_, position)| sequence.kv.len() == *position)
     }
 
-    /// A running sequence that computes a prefix of these tokens, which are not cached yet, and its length in tokens.
-    fn leader(&self, at: usize) -> Option<(SequenceId, usize)> {
+    /// A running sequence that computes a prefix of these tokens, which are not cached yet.
+    fn leader(&self, at: usize) -> Option<Follows> {
         let sequence = self.sequences[at].as_ref()?;
         if !self.settings.prefix_cache || sequence.kv.len() > 0 {
             return None;
@@ -142,10 +142,11 @@ impl Scheduler {
             is_running && other.id != sequence.id && other.kv.chain() == sequence.kv.chain()
         });
         let candidates = others.filter_map(|other| {
-            let (common, landed) = (shared(other), other.running()?.landed);
-            (common > landed).then_some((other.id, common))
+            let (common, running) = (shared(other), other.running()?);
+            let follows = Follows { leader: other.id, epoch: running.epoch, common };
+            (common > running.landed).then_some(follows)
         });
-        candidates.max_by_key(|(_, common)| *common).filter(|(_, common)| *common > 0)
+        candidates.max_by_key(|follows| follows.common).filter(|follows| follows.common > 0)
     }
 
     /// Whether a sequence can be admitted: there are blocks for its positions beside those that were promised, and one

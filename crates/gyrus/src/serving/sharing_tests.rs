@@ -1,5 +1,7 @@
 //! How jobs share slots, blocks and records.
 
+use gyrus_kernels::KV_BLOCK;
+
 use super::fake_core::{Served, is_complete, prompt};
 
 #[test]
@@ -25,4 +27,24 @@ fn a_hybrid_without_prefix_cache_does_not_stop() {
     // Steps in flight at the end are not counted.
     assert_eq!(steps(false), 400);
     assert!(steps(true) > 400, "steps that hold are counted");
+}
+
+/// A sequence whose leader has got other tokens computes the prefix itself.
+#[test]
+fn a_follower_does_not_wait_for_another_job_of_its_leader() {
+    let mut served = Served::new(3, 200, 0);
+    let common = prompt(1, 2000);
+    let first = served.start(1, common.clone(), 1);
+    served.tick();
+    let second = served.start(2, [common, prompt(2, 9)].concat(), 1);
+    served.tick();
+    let follows = |served: &Served| served.sequence(2).running().unwrap().follows;
+    assert!(follows(&served).is_some_and(|follows| follows.common == 2000 / KV_BLOCK * KV_BLOCK));
+    first.cancel();
+    let other = served.start(1, prompt(3, 2000), 1);
+    (0..4).for_each(|_| served.tick());
+    assert!(served.sequence(1).reads(), "its new prompt is not computed yet");
+    assert_eq!(follows(&served), None);
+    assert!(is_complete(&served.end(&second), 1));
+    assert!(is_complete(&served.end(&other), 1));
 }

@@ -523,12 +523,12 @@ impl Scheduler {
     fn follow(&mut self, slots: &mut dyn Slots) -> Result<(), BackendError> {
         for at in 0..self.sequences.len() {
             let Some(sequence) = &self.sequences[at] else { continue };
-            let Some((leader, common)) = sequence.running().and_then(|running| running.follows) else {
+            let Some(follows) = sequence.running().and_then(|running| running.follows) else {
                 continue;
             };
-            let leader = self.by_id.get(&leader).and_then(|at| self.sequences[*at].as_ref());
-            let leads = leader.and_then(Sequence::running).is_some_and(|running| running.landed < common);
-            if leads {
+            let leader = self.by_id.get(&follows.leader).and_then(|at| self.sequences[*at].as_ref());
+            let leads = |running: &Running| running.epoch == follows.epoch && running.landed < follows.common;
+            if leader.and_then(Sequence::running).is_some_and(leads) {
                 continue;
             }
             let Some(sequence) = &mut self.sequences[at] else { continue };
