@@ -156,14 +156,22 @@ impl Scheduler {
         let watermark = running().filter(|other| other.generates()).count();
         let Some(sequence) = &self.sequences[at] else { return false };
         (0..self.kv.pools().len()).all(|group| {
-            let needs = |sequence: &Sequence, positions: usize| {
-                let blocks = sequence.kv.capacity() / KV_BLOCK;
-                self.kv.most_held(group, positions, self.chunk()).saturating_sub(blocks)
-            };
-            let promised: usize =
-                running().filter(|other| other.reads()).map(|other| needs(other, other.positions())).sum();
-            needs(sequence, positions) + promised + watermark <= self.kv.pools()[group].available()
+            let needed = self.missing_blocks(sequence, group, positions) + self.promised_blocks(group);
+            needed + watermark <= self.kv.pools()[group].available()
         })
+    }
+
+    /// Blocks of a group that a sequence has to take before it has this many positions. Those that have left the window
+    /// are not its own any more.
+    fn missing_blocks(&self, sequence: &Sequence, group: usize, positions: usize) -> usize {
+        let most = self.kv.most_held(group, positions, self.chunk());
+        most.saturating_sub(sequence.kv.held_blocks(group))
+    }
+
+    /// Blocks of a group that the prompts which are being read have yet to take.
+    pub(super) fn promised_blocks(&self, group: usize) -> usize {
+        let reading = self.sequences.iter().flatten().filter(|sequence| sequence.reads());
+        reading.map(|sequence| self.missing_blocks(sequence, group, sequence.positions())).sum()
     }
 
     /// Frees the blocks of the least recently used sequence that does not run. `false` if there is none.

@@ -2,7 +2,7 @@
 
 use gyrus_kernels::KV_BLOCK;
 
-use super::fake_core::{Served, is_complete, prompt};
+use super::fake_core::{CHUNK, Served, is_complete, prompt};
 
 #[test]
 fn no_more_sequences_run_than_may() {
@@ -47,4 +47,43 @@ fn a_follower_does_not_wait_for_another_job_of_its_leader() {
     assert_eq!(follows(&served), None);
     assert!(is_complete(&served.end(&second), 1));
     assert!(is_complete(&served.end(&other), 1));
+}
+
+/// Where all layers have a window, a long prompt is promised the blocks that it holds at once, not one for each position.
+#[test]
+fn a_long_prompt_leaves_the_blocks_beside_its_window() {
+    let blocks = 30;
+    let mut served = Served::with(Some(40), 2, blocks, 0, |_| {});
+    let decoding = served.begin(1, prompt(1, 10), 200);
+    let reading = served.start(2, prompt(2, 3000), 1);
+    while served.core.scheduler.by_id.len() < 2 || served.sequence(2).kv.len() < 1000 {
+        served.tick();
+    }
+    let most = served.core.scheduler.kv.most_held(0, 3000, CHUNK);
+    let held = served.sequence(2).kv.held().count();
+    assert!(served.sequence(2).reads() && held <= most && most < blocks / 2);
+    assert_eq!(served.core.scheduler.promised_blocks(0), most - held);
+    let tokens = served.sequence(1).tokens.len();
+    let granted = served.core.exclusively(|backend, scheduler| Ok(scheduler.grant(40, backend.slots())?));
+    granted.unwrap();
+    assert!(served.sequence(1).kv.capacity() > tokens + 40, "steps in flight have no blocks");
+    assert!(is_complete(&served.end(&reading), 1));
+    assert!(matches!(served.end(&decoding), (Ok(_), tokens) if tokens.len() == 199));
+}
+
+/// What a prompt has yet to take counts, however many of its blocks have left the window.
+#[test]
+fn nothing_is_admitted_with_blocks_that_were_promised() {
+    for blocks in 13..30 {
+        for ticks in (1..40).step_by(3) {
+            let mut served = Served::with(Some(40), 2, blocks, 0, |_| {});
+            let reading = served.start(1, prompt(1, 1500), 2);
+            (0..ticks).for_each(|_| served.tick());
+            let ended = served.run(2, prompt(2, 200), 2);
+            assert!(is_complete(&ended, 2), "{ended:?}");
+            assert!(is_complete(&served.end(&reading), 2));
+            let preemptions = served.counters.read().preemptions;
+            assert_eq!(preemptions, 0, "{blocks} blocks, after {ticks} ticks");
+        }
+    }
 }

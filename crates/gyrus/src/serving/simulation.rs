@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gyrus_kernels::{KV_BLOCK, Plan, RowKind, Sampler};
+use gyrus_kernels::{KV_BLOCK, KvSize, Plan, RowKind, Sampler};
 
 use super::core::{Command, Core};
 use super::counters::Counters;
@@ -15,10 +15,14 @@ use super::fake::{self, Fake, draw, entry, limits, next_token, plan, state_after
 use super::fake_faults::{Faults, Log, PANIC};
 use super::fake_masks::{FakeMask, LateWorkers, first_allowed};
 use super::job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
+use super::kv::WINDOW_SLACK;
 use super::masks::TokenMask;
 use super::scheduler::Settings;
 use crate::Error;
 use crate::speculation::{Drafter, Speculator};
+
+/// Rows of a submission.
+const CHUNK: usize = 48;
 
 /// What a schedule is made of.
 #[derive(Debug, Clone)]
@@ -183,7 +187,7 @@ impl Simulation {
             Fake::new(Arc::clone(&of_rebuild), size, limits, random, faults, Arc::clone(&log))
         };
         let settings = Settings {
-            chunk: 48,
+            chunk: CHUNK,
             steps_in_flight: world.steps,
             running: world.running,
             queue: 1 << 20,
@@ -445,14 +449,21 @@ impl Simulation {
 fn world(seed: u64) -> World {
     let mut random = fake::mix(seed, 5);
     let mut below = |n: u64| draw(&mut random) % n;
-    let longest = 40 + below(200) as usize;
+    // A few are so long that most of their blocks leave the windows.
+    let longest = if below(32) == 0 { 500 + below(300) } else { 40 + below(200) } as usize;
     let windows = [vec![None], vec![None, Some(40)], vec![Some(33)], vec![None, Some(16), Some(64)]];
     let windows = windows[below(4) as usize].clone();
     let all = longest.div_ceil(KV_BLOCK) + 1;
     // From just enough for one sequence to enough for all.
     let clients = 1 + below(9) as usize;
     let share = all + below((all * clients / 2) as u64 + 1) as usize;
-    let blocks = windows.iter().map(|_| share).collect();
+    // Groups with a window may have blocks for less than all positions.
+    let groups = plan(&windows, false).kv;
+    let window = KvSize::windowed(&groups, 1, longest, CHUNK + WINDOW_SLACK).blocks;
+    let blocks = match below(2) {
+        0 => vec![share; windows.len()],
+        _ => window.iter().map(|least| *least + below((share - least) as u64 + 1) as usize).collect(),
+    };
     // From just enough for one sequence to enough for all and many checkpoints.
     let records = if below(2) == 0 { 0 } else { 2 + below(4 * clients as u64) as usize };
     World {

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use gyrus_kernels::{BackendError, Chunk, Decode, KV_BLOCK, LogitRows, Records, RowKind, Slots, Work};
+use gyrus_kernels::{
+    BackendError, Chunk, Decode, KV_BLOCK, LogitRows, MAX_KV_GROUPS, Records, RowKind, Slots, Work,
+};
 
 use super::drafts::FlightDraft;
 use super::job::{Job, JobEvent, MAX_WAITING_EVENTS, Task};
@@ -308,16 +310,12 @@ impl Scheduler {
             }
         }
         // Blocks that were promised to prompts are not taken ahead.
-        let promised: usize = self
-            .sequences
-            .iter()
-            .flatten()
-            .filter(|sequence| sequence.reads())
-            .map(|s| s.positions().div_ceil(KV_BLOCK).saturating_sub(s.kv.capacity() / KV_BLOCK))
-            .sum();
+        let mut promised = [0; MAX_KV_GROUPS];
+        for (group, promised) in promised.iter_mut().enumerate().take(self.kv.pools().len()) {
+            *promised = self.promised_blocks(group);
+        }
         for number in 0..self.slots.len() {
             let Some(at) = self.slots[number] else { continue };
-            let available = self.kv.available();
             let Some(sequence) = self.sequences[at].as_mut().filter(|s| s.decodes()) else { continue };
             let Some(job) = &sequence.job else { continue };
             // A client that does not read its events makes its slot hold.
@@ -325,7 +323,8 @@ impl Scheduler {
             let readable = job.max_len.min(sequence.tokens.len() + free_events);
             let ahead = (sequence.tokens.len() + steps + 1).min(job.max_len);
             let blocks = ahead.div_ceil(KV_BLOCK).saturating_sub(sequence.kv.capacity() / KV_BLOCK);
-            if blocks > 0 && blocks + promised <= available {
+            let mut pools = self.kv.pools().iter().zip(&promised);
+            if blocks > 0 && pools.all(|(pool, promised)| blocks + promised <= pool.available()) {
                 // There are enough.
                 let _ = self.kv.reserve(&mut sequence.kv, ahead);
             }
