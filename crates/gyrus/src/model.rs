@@ -25,7 +25,8 @@ use crate::request::Request;
 use crate::sampling::Sampling;
 use crate::saved::{self, Fingerprint};
 use crate::serving::{
-    CHECKPOINT_INTERVAL, Core, Counters, Driver, Handle, Rebuild, Scheduler, Settings, Statistics,
+    CHECKPOINT_INTERVAL, Core, Counters, Driver, Handle, MAX_WAITING_EVENTS, Rebuild, Scheduler, Settings,
+    Statistics,
 };
 use crate::session::Session;
 use crate::speech::Transcriber;
@@ -185,6 +186,7 @@ impl Model {
         let settings = Settings {
             checkpoint_interval: CHECKPOINT_INTERVAL,
             running: options.parallel.unwrap_or(usize::MAX).max(1),
+            unread_events: MAX_WAITING_EVENTS,
             chunk: options.chunk.clamp(1, MAX_ROWS),
             steps_in_flight: options.steps_in_flight,
             queue: options.queue,

@@ -9,16 +9,21 @@ use super::sequence::{Decodes, Follows, Phase, Running, Sequence};
 impl Scheduler {
     /// Gives slots to waiting jobs, as long as there are slots and blocks.
     pub(crate) fn admit(&mut self, slots: &mut dyn Slots) -> Result<(), BackendError> {
-        while let Some(slot) = self.free_slot() {
-            let Some(id) = self.queue.peek() else { break };
+        while let Some(id) = self.queue.peek() {
             let Some(&at) = self.by_id.get(&id) else {
                 self.queue.pop();
                 continue;
             };
-            self.admitting = Some(at);
-            let admitted = self.admit_one(at, slot, slots)?;
-            self.admitting = None;
-            if !admitted {
+            let admitted = match self.free_slot() {
+                None => false,
+                Some(slot) => {
+                    self.admitting = Some(at);
+                    let admitted = self.admit_one(at, slot, slots)?;
+                    self.admitting = None;
+                    admitted
+                }
+            };
+            if !admitted && !self.park_unread(at, slots) {
                 break;
             }
         }
@@ -191,7 +196,7 @@ impl Scheduler {
     /// Frees a block for a sequence that needs one: takes back blocks that others took ahead, then blocks of sequences that
     /// do not run, then preempts the youngest sequence. `false` if that is the sequence itself, or nothing is left.
     pub(super) fn free_blocks_for(&mut self, at: usize, slots: &mut dyn Slots) -> Result<bool, BackendError> {
-        if self.reclaim_idle(at) {
+        if self.reclaim_idle(at) || self.park_unread(at, slots) {
             return Ok(true);
         }
         let running = self
@@ -222,7 +227,32 @@ impl Scheduler {
         }
         let announced = running.follows.is_none();
         sequence.phase = Phase::Waiting { order: Some(running.order), announced };
-        self.queue.push_preempted(running.order, sequence.id);
+        match sequence.is_unread(self.settings.unread_events) {
+            true => self.queue.park(running.order, sequence.id),
+            false => self.queue.push_preempted(running.order, sequence.id),
+        }
         self.counters.preemptions(1);
+    }
+
+    /// Preempts the youngest sequence that holds because its client does not read, for another one that waits. It comes
+    /// back when its client has read. `false` if there is none.
+    fn park_unread(&mut self, except: usize, slots: &mut dyn Slots) -> bool {
+        let unread = self.sequences.iter().enumerate().filter_map(|(at, sequence)| {
+            let sequence = sequence.as_ref().filter(|_| at != except)?;
+            let holds = sequence.generates() && sequence.is_unread(self.settings.unread_events);
+            Some((sequence.running().filter(|_| holds)?.order, at))
+        });
+        let Some((_, youngest)) = unread.max() else { return false };
+        self.preempt(youngest, slots);
+        true
+    }
+
+    /// Lets jobs wait for a slot again whose clients have read half of their events.
+    pub(crate) fn resume_read(&mut self) {
+        let Scheduler { queue, sequences, by_id, settings, .. } = self;
+        queue.resume(|id| {
+            let sequence = by_id.get(&id).and_then(|at| sequences[*at].as_ref());
+            sequence.is_none_or(|sequence| !sequence.is_unread(settings.unread_events.div_ceil(2)))
+        });
     }
 }

@@ -10,7 +10,7 @@ use super::core::{Command, Core};
 use super::counters::Counters;
 use super::fake::{Fake, limits, plan};
 use super::fake_faults::{Faults, Log};
-use super::job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
+use super::job::{End, EventQueue, Job, JobEvent, MAX_WAITING_EVENTS, SequenceId, Task};
 use super::scheduler::Settings;
 use super::sequence::Sequence;
 use crate::Error;
@@ -55,6 +55,7 @@ impl Served {
             chunk: CHUNK,
             steps_in_flight: 4,
             running: slots,
+            unread_events: MAX_WAITING_EVENTS,
             queue: 100,
             prefix_cache: true,
             checkpoint_interval: 64,

@@ -47,7 +47,7 @@ pub(crate) use counters::Counters;
 pub use counters::Statistics;
 pub use handle::Driver;
 pub(crate) use handle::Handle;
-pub(crate) use job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
+pub(crate) use job::{End, EventQueue, Job, JobEvent, MAX_WAITING_EVENTS, SequenceId, Task};
 pub(crate) use kv::{SequenceKv, WINDOW_SLACK};
 pub(crate) use masks::TokenMask;
 pub(crate) use records::{CHECKPOINT_INTERVAL, SequenceState};

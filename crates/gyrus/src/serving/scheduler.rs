@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) steps_in_flight: usize,
     /// The most sequences that run at once.
     pub(crate) running: usize,
+    /// Events that a client leaves unread before its sequence holds.
+    pub(crate) unread_events: usize,
     /// The most jobs that wait.
     pub(crate) queue: usize,
     /// Whether sequences share the cache of common prefixes.

@@ -183,6 +183,11 @@ impl Sequence {
         self.running().is_some_and(|running| running.decodes != Decodes::No)
     }
 
+    /// Whether its client has left this many events unread.
+    pub(super) fn is_unread(&self, events: usize) -> bool {
+        self.job.as_ref().is_some_and(|job| job.events.waiting() >= events)
+    }
+
     /// Positions that it needs blocks for to begin: those of its tokens, and one for the first that it samples.
     pub(super) fn positions(&self) -> usize {
         self.tokens.len() + usize::from(self.remaining() > 0)

@@ -1,8 +1,13 @@
-//! How jobs share slots, blocks and records.
+//! How jobs share slots, blocks and records, and clients that do not read.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use gyrus_kernels::KV_BLOCK;
 
-use super::fake_core::{CHUNK, Served, is_complete, prompt};
+use super::fake_core::{CHUNK, Served, is_complete, job, prompt};
+use super::handle::Handle;
+use super::job::{EventQueue, MAX_WAITING_EVENTS};
 
 #[test]
 fn no_more_sequences_run_than_may() {
@@ -86,4 +91,46 @@ fn nothing_is_admitted_with_blocks_that_were_promised() {
             assert_eq!(preemptions, 0, "{blocks} blocks, after {ticks} ticks");
         }
     }
+}
+
+/// A client that does not read gives up its slot, blocks and records to others that wait, and gets all its tokens later.
+#[test]
+fn a_client_that_does_not_read_lets_others_go_on() {
+    let tokens = MAX_WAITING_EVENTS + 100;
+    // Blocks, slots, records and sequences that may run are too few for both.
+    for (slots, blocks, records, running) in [(2, 22, 0, 2), (1, 60, 0, 1), (2, 60, 2, 2), (2, 60, 0, 1)] {
+        let with = || Served::with(None, slots, blocks, records, |settings| settings.running = running);
+        let (expected, alone) = (with().run(1, prompt(1, 10), tokens).1, with().run(2, prompt(2, 300), 4).1);
+        let mut served = with();
+        let unread = served.start(1, prompt(1, 10), tokens);
+        while unread.waiting() < MAX_WAITING_EVENTS {
+            served.tick();
+        }
+        for id in 2..5 {
+            let ended = served.run(id, prompt(2, 300), 4);
+            assert!(is_complete(&ended, 4), "{ended:?}");
+            assert_eq!(ended.1, alone);
+        }
+        assert_eq!(served.counters.read().preemptions, 1);
+        // It does not come back before its client reads.
+        assert!(served.core.scheduler.is_idle());
+        assert_eq!(served.end(&unread).1, expected);
+        assert!(served.core.scheduler.is_idle());
+    }
+}
+
+/// A client that waits where nothing can be done sleeps: it does not drive in a loop.
+#[test]
+fn a_client_waits_when_a_tick_did_nothing() {
+    let Served { core, counters, .. } = Served::new(2, 22, 0);
+    let handle = Handle::new(core, counters);
+    let (job, unread) = job(prompt(1, 10), MAX_WAITING_EVENTS + 100);
+    handle.start(handle.sequence(), job);
+    while unread.waiting() < MAX_WAITING_EVENTS {
+        handle.wait(&unread, true, || false);
+    }
+    let other = Arc::new(EventQueue::new());
+    let begun = Instant::now();
+    (0..10).for_each(|_| handle.wait(&other, true, || false));
+    assert!(begun.elapsed() > Duration::from_millis(100), "{:?}", begun.elapsed());
 }

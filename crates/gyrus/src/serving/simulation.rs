@@ -32,6 +32,8 @@ struct World {
     slots: usize,
     /// The most sequences that run at once.
     running: usize,
+    /// Events that a client leaves unread before its sequence holds.
+    unread_events: usize,
     steps: usize,
     kinds_differ: bool,
     prefix_cache: bool,
@@ -83,6 +85,8 @@ struct Client {
     jobs: usize,
     /// Whether it has sent a job, so that the core may know it.
     known: bool,
+    /// How often it does not read when it could.
+    silent: usize,
 }
 
 struct Expected {
@@ -190,6 +194,7 @@ impl Simulation {
             chunk: CHUNK,
             steps_in_flight: world.steps,
             running: world.running,
+            unread_events: world.unread_events,
             queue: 1 << 20,
             prefix_cache: world.prefix_cache,
             checkpoint_interval: 64,
@@ -214,6 +219,7 @@ impl Simulation {
                 running: None,
                 jobs: 0,
                 known: false,
+                silent: 0,
             })
             .collect::<Vec<_>>();
         let next_id = clients.len() as u64 + 1;
@@ -295,6 +301,10 @@ impl Simulation {
         let most = self.below(8);
         let faulty = self.is_faulty();
         let client = &mut self.clients[at];
+        if client.silent > 0 {
+            client.silent -= 1;
+            return;
+        }
         let Some(expected) = &mut client.running else { return };
         for _ in 0..most {
             let Some(event) = expected.events.pop() else { break };
@@ -343,7 +353,7 @@ impl Simulation {
         self.commands.push(Command::Close(self.clients[at].id));
         let id = SequenceId(self.next_id);
         self.next_id += 1;
-        self.clients[at] = Client { id, tokens: Vec::new(), running: None, jobs: 0, known: false };
+        self.clients[at] = Client { id, tokens: Vec::new(), running: None, jobs: 0, known: false, silent: 0 };
     }
 
     /// A client forks its session and goes on with the fork, and the session is closed or goes on with another client.
@@ -369,7 +379,7 @@ impl Simulation {
             to
         };
         let tokens = tokens[..keep].to_vec();
-        self.clients[to] = Client { id: child, tokens, running: None, jobs: 0, known: true };
+        self.clients[to] = Client { id: child, tokens, running: None, jobs: 0, known: true, silent: 0 };
     }
 
     fn act(&mut self, more: bool) {
@@ -383,6 +393,7 @@ impl Simulation {
                     self.commands.push(Command::Cancel);
                 }
             }
+            (5, true) => self.clients[at].silent = self.below(200),
             (1, _) if self.clients[at].known => {
                 self.close(at);
             }
@@ -421,12 +432,15 @@ impl Simulation {
                 self.check_blocks();
             }
         }
-        // All that still run must end.
+        // All that still run must end, first those of the other clients if one does not read.
         let mut left = 200_000;
+        let mut silent = Some(self.below(self.clients.len()));
         while self.clients.iter().any(|client| client.running.is_some()) {
-            for at in 0..self.clients.len() {
+            for at in (0..self.clients.len()).filter(|at| Some(*at) != silent) {
                 self.read(at);
             }
+            let mut clients = self.clients.iter().enumerate();
+            silent = silent.filter(|silent| clients.any(|(at, c)| at != *silent && c.running.is_some()));
             self.core.tick(&mut self.commands, Duration::ZERO);
             left -= 1;
             assert!(left > 0, "a job does not end");
@@ -472,6 +486,7 @@ fn world(seed: u64) -> World {
         records,
         slots: 1 + below(6) as usize,
         running: 1 + below(6) as usize,
+        unread_events: [3, 20, 512, 512, 512][below(5) as usize],
         steps: [1, 2, 8, 40][below(4) as usize],
         kinds_differ: below(2) == 0,
         prefix_cache: below(4) > 0,
@@ -524,6 +539,7 @@ fn a_client_that_goes_away_frees_its_blocks_at_once() {
             records,
             slots: 4,
             running: 4,
+            unread_events: 512,
             steps,
             kinds_differ: true,
             prefix_cache: false,

@@ -7,7 +7,7 @@ use gyrus_kernels::{
 };
 
 use super::drafts::FlightDraft;
-use super::job::{Job, JobEvent, MAX_WAITING_EVENTS, Task};
+use super::job::{Job, JobEvent, Task};
 use super::scheduler::{Ahead, Flight, FlightChunk, Scheduler};
 use super::sequence::{Decodes, Phase, Running, Sequence};
 
@@ -86,7 +86,7 @@ impl Scheduler {
             let free_events = sequence
                 .job
                 .as_ref()
-                .map_or(0, |job| MAX_WAITING_EVENTS.saturating_sub(job.events.waiting()));
+                .map_or(0, |job| self.settings.unread_events.saturating_sub(job.events.waiting()));
             let readable = sequence.remaining().min(free_events);
             match self.masked_steps(sequence).or_else(|| self.host_steps(sequence)) {
                 Some(steps) => steps.min(readable),
@@ -295,7 +295,10 @@ impl Scheduler {
     pub(super) fn grant(&mut self, steps: usize, slots: &mut dyn Slots) -> Result<(), BackendError> {
         for number in 0..self.slots.len() {
             let Some(at) = self.slots[number] else { continue };
-            while let Some(sequence) = self.sequences[at].as_mut().filter(|s| s.decodes()) {
+            let unread_events = self.settings.unread_events;
+            // One whose client does not read holds, and takes no block from those that go on.
+            let goes_on = |sequence: &&mut Sequence| sequence.decodes() && !sequence.is_unread(unread_events);
+            while let Some(sequence) = self.sequences[at].as_mut().filter(goes_on) {
                 let max_len = sequence.job.as_ref().map_or(0, |job| job.max_len);
                 let needed = (sequence.tokens.len() + 1).min(max_len);
                 if self.kv.reserve(&mut sequence.kv, needed).is_ok() {
@@ -319,7 +322,7 @@ impl Scheduler {
             let Some(sequence) = self.sequences[at].as_mut().filter(|s| s.decodes()) else { continue };
             let Some(job) = &sequence.job else { continue };
             // A client that does not read its events makes its slot hold.
-            let free_events = MAX_WAITING_EVENTS.saturating_sub(job.events.waiting());
+            let free_events = self.settings.unread_events.saturating_sub(job.events.waiting());
             let readable = job.max_len.min(sequence.tokens.len() + free_events);
             let ahead = (sequence.tokens.len() + steps + 1).min(job.max_len);
             let blocks = ahead.div_ceil(KV_BLOCK).saturating_sub(sequence.kv.capacity() / KV_BLOCK);
