@@ -10,6 +10,7 @@ use common::client::{
     get, is_idle, metrics, post, post_as, receive, receive_chunk, receive_head, send, wait_for,
 };
 use common::{TestSource, config, start, start_with};
+use gyrus::Options;
 use gyrus_server::{Config, KeepAlive};
 use gyrus_testkit::tempfile;
 use serde_json::{Value, json};
@@ -437,6 +438,21 @@ fn models_share_a_budget() {
     assert_eq!((refused.status, refused.header("retry-after").is_some()), (503, true), "{}", refused.text());
     assert_eq!(receive(stream).status, 200);
     assert_eq!(ask("tales").status, 200);
+}
+
+/// The default KV cache takes what the budget leaves, whatever the machine has.
+#[test]
+fn a_budget_limits_the_default_cache() {
+    let Some(mut source) = TestSource::tales() else { return };
+    let weights = source.model().weight_bytes();
+    // Far more tokens than the budget has room for.
+    source.options = Options { context: None, sessions: 128, ..source.options };
+    let full = source.model().context().cache_bytes;
+    let budget = weights + full / 4;
+    let server = start_with(Config { memory: Some(budget), ..config() }, source);
+    let body = json!({ "model": "tales", "prompt": "a", "max_tokens": 1 });
+    let reply = post(server.address, "/v1/completions", &body);
+    assert_eq!(reply.status, 200, "{}", reply.text());
 }
 
 #[test]

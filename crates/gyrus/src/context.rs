@@ -36,7 +36,7 @@ pub(crate) const MEMORY_DIVISOR: u64 = 2;
 /// The default context when the free memory is unknown.
 const CAUTIOUS: usize = 8192;
 /// The shortest default context.
-const MIN_DEFAULT: usize = 512;
+pub(crate) const MIN_DEFAULT: usize = 512;
 
 /// What the memory has to hold.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +53,27 @@ pub(crate) struct Budget {
     pub(crate) sessions: usize,
     /// The most tokens in the KV cache of all sessions that the device can address.
     pub(crate) max_tokens: usize,
+}
+
+impl Budget {
+    /// Bytes of free memory that the default KV cache takes, without what does not grow with the context; `None` if that
+    /// alone takes more.
+    fn share(&self, free: u64) -> Option<u64> {
+        let fixed = self.window_bytes.saturating_add(self.state_bytes);
+        let share = free.saturating_sub(self.weight_bytes) / MEMORY_DIVISOR;
+        share.checked_sub(fixed.saturating_mul(self.sessions.max(1) as u64))
+    }
+
+    /// Bytes of one token for each session.
+    fn token_bytes(&self) -> u64 {
+        (self.bytes_per_token.max(1) as u64).saturating_mul(self.sessions.max(1) as u64)
+    }
+
+    /// Whether the default KV cache holds the shortest default context for each session.
+    pub(crate) fn fits(&self, model: usize, free: u64) -> bool {
+        let tokens = MIN_DEFAULT.min(model) as u64;
+        self.share(free).is_some_and(|share| share / self.token_bytes() >= tokens)
+    }
 }
 
 impl ContextChoice {
@@ -74,12 +95,8 @@ impl ContextChoice {
             }
             (Some(requested), _) => (requested, ContextLimit::Requested),
             (None, Some(free)) => {
-                let sessions = budget.sessions.max(1) as u64;
-                let share = free.saturating_sub(budget.weight_bytes) / MEMORY_DIVISOR;
-                let fixed = budget.window_bytes.saturating_add(budget.state_bytes);
-                let share = share.saturating_sub(fixed.saturating_mul(sessions));
-                let token = (budget.bytes_per_token.max(1) as u64).saturating_mul(sessions);
-                (usize::try_from(share / token).unwrap_or(usize::MAX).max(MIN_DEFAULT), ContextLimit::Memory)
+                let tokens = budget.share(free).unwrap_or(0) / budget.token_bytes();
+                (usize::try_from(tokens).unwrap_or(usize::MAX).max(MIN_DEFAULT), ContextLimit::Memory)
             }
             (None, None) => (CAUTIOUS, ContextLimit::Unknown),
         };

@@ -11,7 +11,7 @@ use gyrus_kernels::{Backend, KV_BLOCK, KvSize, Plan, WeightSpec};
 use gyrus_tensor::check_scales;
 
 use crate::Error;
-use crate::context::{Budget, ContextChoice, ContextLimit, MEMORY_DIVISOR, available_memory};
+use crate::context::{Budget, ContextChoice, ContextLimit, MEMORY_DIVISOR, MIN_DEFAULT, available_memory};
 use crate::device::{Device, DeviceInfo};
 use crate::model::Options;
 use crate::quantized::Quantizer;
@@ -23,6 +23,21 @@ const MOST_WINDOWS: usize = gyrus_kernels::MAX_SLOTS;
 
 /// Records of a hybrid's state for each sequence: two that its steps alternate between, and two for checkpoints.
 const RECORDS: usize = 4;
+/// The same without those for checkpoints.
+const FEWEST_RECORDS: usize = 2;
+
+/// How many sequences run at once: groups with a window have blocks for them, and a hybrid has records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Layout {
+    sequences: usize,
+    /// Records of each sequence.
+    records: usize,
+}
+
+impl Layout {
+    /// The one that takes the least memory.
+    const LEAST: Layout = Layout { sequences: 1, records: FEWEST_RECORDS };
+}
 
 /// The most bytes of a cache that need not be larger, where the free memory is unknown.
 const CAUTIOUS_CACHE: u64 = 2 << 30;
@@ -71,12 +86,22 @@ impl Loader<'_> {
         self.plan.weights.iter().map(weight_bytes).sum()
     }
 
-    /// The size of the KV cache for this many sequences of a context. In groups with a window a sequence needs what one
-    /// chunk computes beside the window.
-    fn kv_size(&self, context: usize, sequences: usize) -> KvSize {
+    /// Layouts for all sessions, the best one first: those that come later take less memory. Checkpoints are given up
+    /// before sequences, since without them only prefixes of hybrids are computed again.
+    fn layouts(&self) -> impl Iterator<Item = Layout> {
+        let sessions = self.options.sessions.max(1);
+        let fewer = std::iter::successors(Some(sessions), |more| (*more > 1).then_some(more / 2));
+        let fewer = fewer.map(|sequences| Layout { sequences, records: FEWEST_RECORDS });
+        std::iter::once(Layout { sequences: sessions, records: RECORDS }).chain(fewer)
+    }
+
+    /// The size of the KV cache for sequences of a context. In groups with a window a sequence needs what one chunk
+    /// computes beside the window.
+    fn kv_size(&self, context: usize, layout: Layout) -> KvSize {
+        let Layout { sequences, records } = layout;
         let ahead = self.options.chunk.min(MAX_ROWS) + WINDOW_SLACK;
         let size = KvSize::windowed(&self.plan.kv, sequences, context, ahead);
-        let records = if self.plan.delta.is_empty() { 0 } else { sequences.saturating_mul(RECORDS) };
+        let records = if self.plan.delta.is_empty() { 0 } else { sequences.saturating_mul(records) };
         // Tables have entries for the longest sequence.
         KvSize { positions: context.div_ceil(KV_BLOCK) * KV_BLOCK, ..size }.with_records(records)
     }
@@ -95,6 +120,14 @@ impl Loader<'_> {
         each.fold(self.record_bytes(size), u64::saturating_add)
     }
 
+    /// The memory that is free, or what the options allow if that is less.
+    fn allowed(&self, free: Option<u64>) -> Option<u64> {
+        match (free, self.options.memory) {
+            (Some(free), Some(most)) => Some(free.min(most)),
+            (free, most) => free.or(most),
+        }
+    }
+
     /// The context in tokens, and the size of the KV cache for all sessions.
     fn choose_context(
         &self,
@@ -102,26 +135,41 @@ impl Loader<'_> {
         max_tokens: usize,
         memory: Option<u64>,
     ) -> Result<(ContextChoice, KvSize), Error> {
-        let sessions = self.options.sessions.max(1);
-        let bytes_per_token = self.plan.kv_bytes_per_token();
         let longest = self.options.context.unwrap_or(self.max_context).min(self.max_context);
-        let one = self.kv_size(longest, 1);
-        // Neither grows with the context.
-        let window_bytes = one.window_bytes(&self.plan.kv, self.plan.precision);
-        let state_bytes = self.record_bytes(&one);
-        let budget =
-            Budget { bytes_per_token, window_bytes, state_bytes, weight_bytes, sessions, max_tokens };
         if let Some(bytes) = self.options.kv_memory {
             return self.within_kv_memory(bytes, longest, max_tokens);
         }
+        let memory = self.allowed(memory);
+        let default_memory = memory.filter(|_| self.options.context.is_none());
+        let budget_of = |layout: Layout| {
+            // Neither windows nor records grow with the context.
+            let one = self.kv_size(longest, Layout { sequences: 1, ..layout });
+            Budget {
+                bytes_per_token: self.plan.kv_bytes_per_token(),
+                window_bytes: one.window_bytes(&self.plan.kv, self.plan.precision),
+                state_bytes: self.record_bytes(&one),
+                weight_bytes,
+                sessions: layout.sequences,
+                max_tokens,
+            }
+        };
+        let fits = |layout: &Layout| {
+            default_memory.is_none_or(|free| budget_of(*layout).fits(self.max_context, free))
+        };
+        let layout = self.layouts().find(fits).unwrap_or(Layout::LEAST);
+        let budget = budget_of(layout);
         let (mut tokens, limit) =
             ContextChoice::within(self.options.context, self.max_context, budget, memory)?;
         if limit == ContextLimit::Memory && tokens > KV_BLOCK {
             // Whole blocks, of which none is beyond the memory.
             tokens -= tokens % KV_BLOCK;
         }
-        let mut size = self.kv_size(tokens, sessions);
-        let total_tokens = tokens.saturating_mul(sessions);
+        let mut size = self.kv_size(tokens, layout);
+        let cache_bytes = self.cache_bytes(&size);
+        if let Some(available) = default_memory.filter(|available| cache_bytes > *available) {
+            return Err(Error::CacheMemory { bytes: cache_bytes, available });
+        }
+        let total_tokens = tokens.saturating_mul(layout.sequences);
         if limit == ContextLimit::Memory {
             // Blocks belong to no session: one that is long may use what others leave.
             tokens = total_tokens.min(self.max_context);
@@ -131,7 +179,7 @@ impl Loader<'_> {
             tokens,
             model: self.max_context,
             total_tokens,
-            cache_bytes: self.cache_bytes(&size),
+            cache_bytes,
             state_bytes: self.record_bytes(&size),
             limit,
         };
@@ -148,6 +196,7 @@ impl Loader<'_> {
         memory: Option<u64>,
         need: impl Fn(&KvSize) -> u64,
     ) -> Result<(ContextChoice, KvSize), Error> {
+        let memory = self.allowed(memory);
         let most = memory.map_or(CAUTIOUS_CACHE, |free| free.saturating_sub(empty) / MEMORY_DIVISOR);
         let fits = |size: &&KvSize| {
             let blocks = size.blocks.iter().copied().max().unwrap_or(0);
@@ -170,18 +219,51 @@ impl Loader<'_> {
         Ok((context, size.clone()))
     }
 
-    /// The largest KV cache of at most this many bytes. Groups with a window have blocks for as many sequences as have
-    /// their full context in the others, and at least for one.
+    /// The largest KV cache of at most this many bytes. It has records and windows for all sessions, and for as many
+    /// sequences as have a full context. For fewer, if too few tokens were left for them.
     fn within_kv_memory(
         &self,
         bytes: u64,
         longest: usize,
         max_tokens: usize,
     ) -> Result<(ContextChoice, KvSize), Error> {
+        let requested = self.options.context.unwrap_or(1);
+        let with = |layout: Layout| {
+            let fewest = match layout.sequences {
+                1 => requested,
+                sequences => longest.min(MIN_DEFAULT).saturating_mul(sequences).max(requested),
+            };
+            let (tokens, size) = self.largest_kv(bytes, longest, max_tokens, layout);
+            (tokens >= fewest.max(1)).then_some((tokens, size))
+        };
+        let least = || self.largest_kv(bytes, longest, max_tokens, Layout::LEAST);
+        let (tokens, size) = self.layouts().find_map(with).unwrap_or_else(least);
+        if tokens < requested.max(1) {
+            return Err(Error::KvMemory { bytes, tokens, requested: requested.max(1) });
+        }
+        if let Some(requested) = self.options.context.filter(|requested| *requested > self.max_context) {
+            return Err(Error::Context { requested, max: self.max_context });
+        }
+        let limit = match self.options.context {
+            Some(_) => ContextLimit::Requested,
+            None if longest <= tokens => ContextLimit::Model,
+            None => ContextLimit::Memory,
+        };
+        let model = self.max_context;
+        let (cache_bytes, state_bytes) = (self.cache_bytes(&size), self.record_bytes(&size));
+        let (tokens, total_tokens) = (longest.min(tokens), tokens);
+        let choice = ContextChoice { tokens, model, total_tokens, cache_bytes, state_bytes, limit };
+        Ok((choice, size))
+    }
+
+    /// The most tokens that a KV cache of at most this many bytes holds, and its size. Its layout is for this many sequences,
+    /// or for as many as have their full context.
+    fn largest_kv(&self, bytes: u64, longest: usize, max_tokens: usize, layout: Layout) -> (usize, KvSize) {
         let size = |tokens: usize| {
             let context = longest.min(tokens);
-            let sequences = tokens.div_ceil(context.max(1)).clamp(1, MOST_WINDOWS);
-            let mut size = self.kv_size(context, sequences);
+            let full = tokens.div_ceil(context.max(1));
+            let sequences = full.max(layout.sequences).clamp(1, MOST_WINDOWS);
+            let mut size = self.kv_size(context, Layout { sequences, ..layout });
             for (blocks, group) in size.blocks.iter_mut().zip(&self.plan.kv) {
                 if group.window.is_none() {
                     *blocks = tokens / KV_BLOCK;
@@ -198,24 +280,7 @@ impl Loader<'_> {
                 false => too_many = middle,
             }
         }
-        let tokens = fits * KV_BLOCK;
-        let requested = self.options.context.unwrap_or(1);
-        if tokens < requested.max(1) {
-            return Err(Error::KvMemory { bytes, tokens, requested: requested.max(1) });
-        }
-        if let Some(requested) = self.options.context.filter(|requested| *requested > self.max_context) {
-            return Err(Error::Context { requested, max: self.max_context });
-        }
-        let limit = match self.options.context {
-            Some(_) => ContextLimit::Requested,
-            None if longest <= tokens => ContextLimit::Model,
-            None => ContextLimit::Memory,
-        };
-        let (size, model) = (size(tokens), self.max_context);
-        let (cache_bytes, state_bytes) = (self.cache_bytes(&size), self.record_bytes(&size));
-        let (tokens, total_tokens) = (longest.min(tokens), tokens);
-        let choice = ContextChoice { tokens, model, total_tokens, cache_bytes, state_bytes, limit };
-        Ok((choice, size))
+        (fits * KV_BLOCK, size(fits * KV_BLOCK))
     }
 
     /// CPU threads, to compute with and to quantise with.
@@ -370,131 +435,5 @@ fn weight_bytes(spec: &WeightSpec) -> u64 {
     spec.dtype.bytes_of(&spec.shape).unwrap_or(0) as u64
 }
 
-#[cfg(all(test, feature = "gpu"))]
-mod tests {
-    use super::*;
-    use crate::arch;
-    use gyrus_gpu::MemoryNeed;
-    use gyrus_kernels::{DeltaShape, KvGroup, Precision};
-
-    /// 16 sequences of a hybrid of nine billion parameters at 8,192 tokens: what is predicted is what is allocated.
-    #[test]
-    fn records_of_states_and_their_checkpoints_are_counted_to_the_byte() {
-        let Some(path) = gyrus_testkit::data("tiny/qwen35") else { return };
-        let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
-        let (_, mut plan) = arch::build(&checkpoint, Precision::Fast, None).unwrap();
-        let shape = DeltaShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, tiled: true };
-        plan.delta = vec![shape; 24];
-        plan.kv = vec![KvGroup { layers: 8, kv_heads: 4, head_dim: 256, window: None }];
-        let record = 24 * 4 * (3 * 8192 + 32 * 128 * 128);
-        assert_eq!(plan.record_bytes(), record);
-        // A record is 50.3 MB of matrices, as llama.cpp has, and 2.4 MB of inputs of convolutions.
-        assert_eq!(record, 50_331_648 + 2_359_296);
-        let tokens = 8192 * 8 * 2 * 4 * 256 * 2;
-        let sized = |options: &Options, memory| {
-            let progress = &|_: u64, _: u64| {};
-            let (checkpoint, plan) = (&checkpoint, &plan);
-            let loader = Loader { checkpoint, plan, max_context: 262_144, options, progress, fixed: &[] };
-            loader.choose_context(5 << 30, usize::MAX, memory).unwrap()
-        };
-        let options = Options { sessions: 16, context: Some(8192), ..Options::default() };
-        let (choice, size) = sized(&options, None);
-        assert_eq!(choice.state_bytes, 16 * 4 * record as u64);
-        assert_eq!(choice.cache_bytes, 16 * (tokens + 4 * record) as u64);
-        // The device has a block and a record more, which no sequence uses.
-        let need = MemoryNeed::new(&plan, &size).unwrap();
-        assert_eq!(need.states, choice.state_bytes + record as u64);
-        assert_eq!(need.cache, choice.cache_bytes + record as u64 + (tokens / 256) as u64);
-        assert!(need.to_string().contains("with 3.2 GiB of recurrent states"), "{need}");
-        // A budget of these bytes has the same size.
-        let budget = Options { kv_memory: Some(choice.cache_bytes), ..options.clone() };
-        let (within, size_within) = sized(&budget, None);
-        assert_eq!((within.total_tokens, within.cache_bytes), (choice.total_tokens, choice.cache_bytes));
-        assert_eq!(size_within, size);
-        // The default context leaves the records out of what it divides into tokens.
-        let (_, memory) =
-            sized(&Options { context: None, ..options }, Some((5 << 30) + 2 * choice.cache_bytes));
-        assert_eq!((memory.positions, memory.records), (16 * 8192, 64));
-        assert_eq!(memory.blocks, size.blocks, "a long sequence uses the blocks of the others");
-    }
-
-    /// What the table says of a cache is what the CPU maps, records and their checkpoints included.
-    #[test]
-    fn the_cpu_maps_the_bytes_of_the_table() {
-        for (name, has_states) in
-            [("qwen35", true), ("qwen35moe", true), ("qwen3next", true), ("gemma3", false)]
-        {
-            let Some(path) = gyrus_testkit::data(&format!("tiny/{name}")) else { return };
-            let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
-            for (precision, sessions, context) in [
-                (Precision::Exact, 1, Some(100)),
-                (Precision::Fast, 16, Some(256)),
-                (Precision::Fast, 3, Some(33)),
-                (Precision::Exact, 2, None),
-            ] {
-                let (config, plan) = arch::build(&checkpoint, precision, None).unwrap();
-                let options = Options { sessions, context, ..Options::default() };
-                let (max_context, progress) = (config.context, &|_: u64, _: u64| {});
-                let loader = Loader {
-                    checkpoint: &checkpoint,
-                    plan: &plan,
-                    max_context,
-                    options: &options,
-                    progress,
-                    fixed: &[],
-                };
-                // Memory for about a quarter of the model's context.
-                let memory = 2 * (sessions * (max_context / 4) * plan.kv_bytes_per_token()) as u64;
-                let (table, size) = loader.choose_context(0, usize::MAX, Some(memory)).unwrap();
-                let bytes = |spec: &WeightSpec| spec.data(|name| Some(checkpoint.tensor(name)?.data));
-                let backend = CpuBackend::new(plan.clone(), &size, 1, |spec| {
-                    Arc::new(bytes(spec).map_or(Vec::new(), |bytes| bytes.into_owned()))
-                });
-                let mapped = backend.unwrap().cache_bytes() as u64;
-                assert_eq!(mapped, table.cache_bytes, "{name}, {options:?}");
-                let records = if has_states { 4 * sessions * plan.record_bytes() } else { 0 };
-                assert_eq!((table.state_bytes, has_states), (records as u64, records > 0), "{name}");
-            }
-        }
-    }
-
-    /// The fallback of [`Device::Auto`]. A software adapter stands in for a GPU.
-    #[test]
-    fn a_model_that_does_not_fit_the_gpu_falls_back_to_the_cpu() {
-        let Some(path) = gyrus_testkit::data("tales/tales-7m-q8_0.gguf") else { return };
-        let Some(adapter) = gyrus_gpu::adapters().into_iter().next() else { return };
-        let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
-        let (config, plan) = arch::build(&checkpoint, Precision::Fast, None).unwrap();
-        let load_fixed = |name: &str, gpu_memory: Option<u64>, context: Option<usize>, fixed: &[KvSize]| {
-            let options = Options { gpu_memory, context, ..Options::default() };
-            let loader = Loader {
-                checkpoint: &checkpoint,
-                plan: &plan,
-                max_context: config.context,
-                options: &options,
-                progress: &|_, _| {},
-                fixed,
-            };
-            loader.on_gpu_or_cpu(Some(name)).unwrap()
-        };
-        let load = |name: &str, gpu_memory, context| load_fixed(name, gpu_memory, context, &[]);
-        let gpu = load(&adapter.name, None, Some(64)).device;
-        assert!(matches!(&gpu, DeviceInfo::Gpu { name, .. } if *name == adapter.name), "{gpu}");
-        assert_eq!(gpu.to_string(), format!("{} ({})", adapter.name, adapter.api()));
-        let device = load(&adapter.name, Some(5 << 20), None).device.to_string();
-        assert!(device.starts_with("the CPU: the model needs "), "{device}");
-        assert!(device.ends_with(&format!("{} has 5.0 MiB", adapter.name)), "{device}");
-        let device = load("Voodoo 2", None, None).device.to_string();
-        assert!(device.starts_with("the CPU: no GPU is called 'Voodoo 2'"), "{device}");
-        // With less memory the default context shrinks before the fallback to the CPU.
-        let all = gyrus_gpu::MemoryNeed::new(&plan, &KvSize::full(&plan.kv, config.context)).unwrap();
-        let loaded = load(&adapter.name, Some(all.total() - all.cache / 4), None);
-        assert!(matches!(loaded.device, DeviceInfo::Gpu { .. }), "{}", loaded.device);
-        assert!(loaded.context.tokens < config.context, "{:?}", loaded.context);
-        // A cache that cannot shrink, such as that of an encoder.
-        let fixed = KvSize::full(&plan.kv, 64 * config.context);
-        let device = load_fixed(&adapter.name, Some(64 << 20), None, &[fixed]).device.to_string();
-        assert!(device.starts_with("the CPU: the model needs "), "{device}");
-        assert!(device.ends_with("bytes of memory are free"), "{device}");
-    }
-}
+#[cfg(test)]
+mod tests;

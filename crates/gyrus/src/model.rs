@@ -25,7 +25,8 @@ use crate::request::Request;
 use crate::sampling::Sampling;
 use crate::saved::{self, Fingerprint};
 use crate::serving::{
-    CHECKPOINT_INTERVAL, Core, Counters, Driver, Handle, Rebuild, Scheduler, Settings, Statistics,
+    CHECKPOINT_INTERVAL, Core, Counters, Driver, Handle, MAX_WAITING_EVENTS, Rebuild, Scheduler, Settings,
+    Statistics,
 };
 use crate::session::Session;
 use crate::speech::Transcriber;
@@ -40,10 +41,16 @@ pub struct Options {
     pub precision: Precision,
     /// The context of a session in tokens. The default is the model's maximum context if memory allows it.
     pub context: Option<usize>,
-    /// The number of sessions that the KV cache holds with a full context each.
+    /// The number of sessions that the KV cache holds with a full context each. Where memory limits it, it still has windows
+    /// and recurrent states for so many, if they leave enough tokens.
     pub sessions: usize,
+    /// The most sequences that are computed at once. Others wait. The default is [`MAX_SEQUENCES`](crate::MAX_SEQUENCES).
+    pub parallel: Option<usize>,
     /// Bytes of the KV cache, which all sessions share; instead of a full context for each session.
     pub kv_memory: Option<u64>,
+    /// Bytes that weights and the default KV cache may take together. The default is all free memory. A KV cache whose size
+    /// is set by `context` or `kv_memory` may be larger.
+    pub memory: Option<u64>,
     /// Whether sessions share the KV cache of common prefixes of their tokens. It is on by default.
     pub prefix_cache: bool,
     /// Whether a cached prefix is used only if it has the bits that the session would compute itself. On a GPU in
@@ -81,7 +88,9 @@ impl Default for Options {
             precision: Precision::Fast,
             context: None,
             sessions: 1,
+            parallel: None,
             kv_memory: None,
+            memory: None,
             prefix_cache: true,
             strict_prefixes: false,
             queue: 4096,
@@ -176,6 +185,8 @@ impl Model {
         let LoadedBackend { backend, device, context, kv } = loader.load()?;
         let settings = Settings {
             checkpoint_interval: CHECKPOINT_INTERVAL,
+            running: options.parallel.unwrap_or(usize::MAX).max(1),
+            unread_events: MAX_WAITING_EVENTS,
             chunk: options.chunk.clamp(1, MAX_ROWS),
             steps_in_flight: options.steps_in_flight,
             queue: options.queue,

@@ -62,6 +62,7 @@ impl Models {
         }
         let mut options = args.model_options.options(Precision::Fast);
         options.sessions = args.parallel.into();
+        options.parallel = Some(args.parallel.into());
         // The server refuses what is too much before it comes here.
         options.queue = usize::MAX;
         let synthetic = args.synthetic.clone().zip(args.vocabulary.as_deref());
@@ -204,9 +205,10 @@ impl Source for Models {
         all
     }
 
-    fn load(&self, name: &str) -> Result<Served, SourceError> {
+    fn load(&self, name: &str, memory: Option<u64>) -> Result<Served, SourceError> {
         let load = || -> Result<Served> {
-            let (checkpoint, options) = (self.open(name)?, &self.options);
+            let checkpoint = self.open(name)?;
+            let options = &Options { memory, ..self.options.clone() };
             if Transcriber::recognises(&checkpoint) {
                 let options = SpeechOptions {
                     device: options.device.clone(),

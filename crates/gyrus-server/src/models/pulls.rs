@@ -140,7 +140,7 @@ mod tests {
             Vec::new()
         }
 
-        fn load(&self, _: &str) -> Result<Served, SourceError> {
+        fn load(&self, _: &str, _: Option<u64>) -> Result<Served, SourceError> {
             Err(SourceError::new("there is none"))
         }
 

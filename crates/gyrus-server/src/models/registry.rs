@@ -205,8 +205,9 @@ impl Registry {
         self.make_room(entry, listed.memory).await?;
         let started = Instant::now();
         let (source, name) = (self.source(), entry.name.clone());
+        let memory = self.left_for(entry);
         let load = move || -> Result<Loaded, Failure> {
-            let model = source.load(&name).map_err(|error| Failure::server(error.message))?;
+            let model = source.load(&name, memory).map_err(|error| Failure::server(error.message))?;
             Ok(Loaded::new(model)?)
         };
         let loaded = tokio::task::spawn_blocking(load).await;
@@ -224,6 +225,15 @@ impl Registry {
             "loaded"
         );
         Ok(loaded)
+    }
+
+    /// The bytes of the budget that a model can have: those that no other model in use takes. Idle ones can be unloaded.
+    fn left_for(&self, entry: &Entry) -> Option<u64> {
+        let budget = self.budget?;
+        let entries = self.entries();
+        let in_use = entries.values().filter(|other| other.name != entry.name && other.users() > 0);
+        let taken = in_use.filter_map(|other| other.served()).map(|(_, bytes)| bytes);
+        Some(budget.saturating_sub(taken.fold(0, u64::saturating_add)))
     }
 
     /// Unloads idle models, the longest unused first, until this many bytes fit the budget.

@@ -9,8 +9,9 @@ pub trait Source: Send + Sync + 'static {
     /// All models, the default one first. It is called often and should not read model files.
     fn list(&self) -> Vec<Listed>;
 
-    /// Loads a model of the list. It may take long.
-    fn load(&self, name: &str) -> Result<Served, SourceError>;
+    /// Loads a model of the list. It may take long. `memory`: the bytes that the model should take at most, if the server has
+    /// a budget. A model that takes more is not served.
+    fn load(&self, name: &str, memory: Option<u64>) -> Result<Served, SourceError>;
 
     /// The chat template of a model of the list that may not be loaded, if it has one and it is quick to read.
     fn template(&self, _name: &str) -> Option<String> {

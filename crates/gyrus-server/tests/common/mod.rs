@@ -83,7 +83,7 @@ impl Source for TestSource {
         all
     }
 
-    fn load(&self, name: &str) -> Result<Served, SourceError> {
+    fn load(&self, name: &str, memory: Option<u64>) -> Result<Served, SourceError> {
         self.loads.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(self.load_time);
         if name == "broken" {
@@ -99,7 +99,7 @@ impl Source for TestSource {
                     let path = gyrus_testkit::repository().join("tests/data/whisper");
                     Served::Transcriber(Transcriber::open(&path, &SpeechOptions::default())?)
                 }
-                _ => Model::open(&self.path, &self.options)?.into(),
+                _ => Model::open(&self.path, &Options { memory, ..self.options.clone() })?.into(),
             })
         };
         open().map_err(|error| SourceError::new(error.to_string()))

@@ -2,27 +2,38 @@
 
 use gyrus_kernels::{BackendError, KV_BLOCK, Slots};
 
-use super::job::{JobEvent, SequenceId, Task};
+use super::job::{JobEvent, Task};
 use super::scheduler::Scheduler;
-use super::sequence::{Decodes, Phase, Running, Sequence};
+use super::sequence::{Decodes, Follows, Phase, Running, Sequence};
 
 impl Scheduler {
     /// Gives slots to waiting jobs, as long as there are slots and blocks.
     pub(crate) fn admit(&mut self, slots: &mut dyn Slots) -> Result<(), BackendError> {
-        while let Some(slot) = self.slots.iter().position(Option::is_none) {
-            let Some(id) = self.queue.peek() else { break };
+        while let Some(id) = self.queue.peek() {
             let Some(&at) = self.by_id.get(&id) else {
                 self.queue.pop();
                 continue;
             };
-            self.admitting = Some(at);
-            let admitted = self.admit_one(at, slot, slots)?;
-            self.admitting = None;
-            if !admitted {
+            let admitted = match self.free_slot() {
+                None => false,
+                Some(slot) => {
+                    self.admitting = Some(at);
+                    let admitted = self.admit_one(at, slot, slots)?;
+                    self.admitting = None;
+                    admitted
+                }
+            };
+            if !admitted && !self.park_unread(at, slots) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// A slot for one more sequence, unless as many run as may.
+    fn free_slot(&self) -> Option<usize> {
+        let running = self.slots.iter().flatten().count();
+        self.slots.iter().position(Option::is_none).filter(|_| running < self.settings.running)
     }
 
     /// Gives a slot to a waiting sequence. `false` if there are too few blocks. It waits until nothing can fail any more.
@@ -120,8 +131,8 @@ impl Scheduler {
         found.filter(|(_, position)| sequence.kv.len() == *position)
     }
 
-    /// A running sequence that computes a prefix of these tokens, which are not cached yet, and its length in tokens.
-    fn leader(&self, at: usize) -> Option<(SequenceId, usize)> {
+    /// A running sequence that computes a prefix of these tokens, which are not cached yet.
+    fn leader(&self, at: usize) -> Option<Follows> {
         let sequence = self.sequences[at].as_ref()?;
         if !self.settings.prefix_cache || sequence.kv.len() > 0 {
             return None;
@@ -136,10 +147,11 @@ impl Scheduler {
             is_running && other.id != sequence.id && other.kv.chain() == sequence.kv.chain()
         });
         let candidates = others.filter_map(|other| {
-            let (common, landed) = (shared(other), other.running()?.landed);
-            (common > landed).then_some((other.id, common))
+            let (common, running) = (shared(other), other.running()?);
+            let follows = Follows { leader: other.id, epoch: running.epoch, common };
+            (common > running.landed).then_some(follows)
         });
-        candidates.max_by_key(|(_, common)| *common).filter(|(_, common)| *common > 0)
+        candidates.max_by_key(|follows| follows.common).filter(|follows| follows.common > 0)
     }
 
     /// Whether a sequence can be admitted: there are blocks for its positions beside those that were promised, and one
@@ -149,14 +161,22 @@ impl Scheduler {
         let watermark = running().filter(|other| other.generates()).count();
         let Some(sequence) = &self.sequences[at] else { return false };
         (0..self.kv.pools().len()).all(|group| {
-            let needs = |sequence: &Sequence, positions: usize| {
-                let blocks = sequence.kv.capacity() / KV_BLOCK;
-                self.kv.most_held(group, positions, self.chunk()).saturating_sub(blocks)
-            };
-            let promised: usize =
-                running().filter(|other| other.reads()).map(|other| needs(other, other.positions())).sum();
-            needs(sequence, positions) + promised + watermark <= self.kv.pools()[group].available()
+            let needed = self.missing_blocks(sequence, group, positions) + self.promised_blocks(group);
+            needed + watermark <= self.kv.pools()[group].available()
         })
+    }
+
+    /// Blocks of a group that a sequence has to take before it has this many positions. Those that have left the window
+    /// are not its own any more.
+    fn missing_blocks(&self, sequence: &Sequence, group: usize, positions: usize) -> usize {
+        let most = self.kv.most_held(group, positions, self.chunk());
+        most.saturating_sub(sequence.kv.held_blocks(group))
+    }
+
+    /// Blocks of a group that the prompts which are being read have yet to take.
+    pub(super) fn promised_blocks(&self, group: usize) -> usize {
+        let reading = self.sequences.iter().flatten().filter(|sequence| sequence.reads());
+        reading.map(|sequence| self.missing_blocks(sequence, group, sequence.positions())).sum()
     }
 
     /// Frees the blocks of the least recently used sequence that does not run. `false` if there is none.
@@ -176,7 +196,7 @@ impl Scheduler {
     /// Frees a block for a sequence that needs one: takes back blocks that others took ahead, then blocks of sequences that
     /// do not run, then preempts the youngest sequence. `false` if that is the sequence itself, or nothing is left.
     pub(super) fn free_blocks_for(&mut self, at: usize, slots: &mut dyn Slots) -> Result<bool, BackendError> {
-        if self.reclaim_idle(at) {
+        if self.reclaim_idle(at) || self.park_unread(at, slots) {
             return Ok(true);
         }
         let running = self
@@ -207,7 +227,32 @@ impl Scheduler {
         }
         let announced = running.follows.is_none();
         sequence.phase = Phase::Waiting { order: Some(running.order), announced };
-        self.queue.push_preempted(running.order, sequence.id);
+        match sequence.is_unread(self.settings.unread_events) {
+            true => self.queue.park(running.order, sequence.id),
+            false => self.queue.push_preempted(running.order, sequence.id),
+        }
         self.counters.preemptions(1);
+    }
+
+    /// Preempts the youngest sequence that holds because its client does not read, for another one that waits. It comes
+    /// back when its client has read. `false` if there is none.
+    fn park_unread(&mut self, except: usize, slots: &mut dyn Slots) -> bool {
+        let unread = self.sequences.iter().enumerate().filter_map(|(at, sequence)| {
+            let sequence = sequence.as_ref().filter(|_| at != except)?;
+            let holds = sequence.generates() && sequence.is_unread(self.settings.unread_events);
+            Some((sequence.running().filter(|_| holds)?.order, at))
+        });
+        let Some((_, youngest)) = unread.max() else { return false };
+        self.preempt(youngest, slots);
+        true
+    }
+
+    /// Lets jobs wait for a slot again whose clients have read half of their events.
+    pub(crate) fn resume_read(&mut self) {
+        let Scheduler { queue, sequences, by_id, settings, .. } = self;
+        queue.resume(|id| {
+            let sequence = by_id.get(&id).and_then(|at| sequences[*at].as_ref());
+            sequence.is_none_or(|sequence| !sequence.is_unread(settings.unread_events.div_ceil(2)))
+        });
     }
 }

@@ -99,6 +99,7 @@ impl Core {
         }
         let now = Instant::now();
         scheduler.expire(now, slots);
+        scheduler.resume_read();
         if backend.is_none() {
             return Ok(self.open_again());
         }

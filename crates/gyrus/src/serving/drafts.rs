@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use gyrus_kernels::{BackendError, Draft, KV_BLOCK, Outcome, Slots, TopTokens, Work};
 
-use super::job::{Job, MAX_WAITING_EVENTS, Task};
+use super::job::{Job, Task};
 use super::landing::Landing;
 use super::scheduler::{Ahead, Scheduler};
 use super::sequence::{Decodes, Phase, Running, Sequence};
@@ -50,9 +50,9 @@ impl Sequence {
     }
 
     /// Guesses that it can use: the token after them, too, must fit its length and its client's queue.
-    fn most_guesses(&self) -> usize {
+    fn most_guesses(&self, unread_events: usize) -> usize {
         let waiting = self.job.as_ref().map_or(usize::MAX, |job| job.events.waiting());
-        let free = MAX_WAITING_EVENTS.saturating_sub(waiting);
+        let free = unread_events.saturating_sub(waiting);
         self.remaining().min(free).saturating_sub(1).min(MOST_GUESSES)
     }
 }
@@ -152,7 +152,7 @@ impl Scheduler {
     pub(super) fn worthwhile(&self, sequence: &Sequence, used: usize, in_flight: bool) -> usize {
         let Some(speculator) = &sequence.speculator else { return 0 };
         let free = self.limits.draft_rows.saturating_sub(used + 1);
-        let most = sequence.most_guesses().min(free);
+        let most = sequence.most_guesses(self.settings.unread_events).min(free);
         let asynchronous = self.limits.asynchronous;
         let step = self.pace.step_seconds().unwrap_or(0.0).max(1e-9);
         let generating = self.sequences.iter().flatten().filter(|other| other.generates()).count();
@@ -187,7 +187,7 @@ impl Scheduler {
             // They were chosen when their masks were computed.
             Some(mask) => {
                 let free = self.limits.draft_rows.saturating_sub(used + 1);
-                mask.guesses().min(sequence.most_guesses()).min(free)
+                mask.guesses().min(sequence.most_guesses(self.settings.unread_events)).min(free)
             }
             None => self.worthwhile(sequence, used, false),
         };

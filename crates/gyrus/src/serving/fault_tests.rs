@@ -1,127 +1,12 @@
 //! Faults at a named call, and what the device is given: every job ends with an event, and those that wait survive.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use gyrus_kernels::{Backend, Sampler};
-
-use super::core::{Command, Core};
-use super::counters::Counters;
-use super::fake::{Fake, limits, plan};
-use super::fake_faults::{Call, Fault, Faults, Log, PANIC};
-use super::job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
-use super::scheduler::Settings;
+use super::core::Command;
+use super::fake_core::{CHUNK, Ended, Served, is_complete, prompt};
+use super::fake_faults::{Call, Fault, PANIC};
+use super::job::{JobEvent, SequenceId};
 use crate::Error;
-
-/// Rows of a submission.
-const CHUNK: usize = 48;
-
-/// A core with a fake backend of one KV group.
-struct Served {
-    core: Core,
-    commands: Vec<Command>,
-    counters: Arc<Counters>,
-    log: Arc<Log>,
-}
-
-/// How a job ended, and how many tokens it got.
-type Ended = (Result<End, Error>, usize);
-
-impl Served {
-    fn new(slots: usize, blocks: usize, records: usize) -> Served {
-        let plan = Arc::new(plan(&[None], records > 0));
-        let (counters, log) = (Arc::new(Counters::default()), Arc::new(Log::default()));
-        let (of_fakes, of_log) = (Arc::clone(&plan), Arc::clone(&log));
-        let open = move || {
-            let size = (&[blocks][..], records);
-            let plan = Arc::clone(&of_fakes);
-            Fake::new(plan, size, limits(slots, 4, false), 1, Faults::default(), Arc::clone(&of_log))
-        };
-        let settings = Settings {
-            chunk: CHUNK,
-            steps_in_flight: 4,
-            queue: 100,
-            prefix_cache: true,
-            checkpoint_interval: 64,
-            strict: false,
-        };
-        let (first, of_rebuild) = (Box::new(open()), Arc::clone(&log));
-        let rebuild = Box::new(move || match of_rebuild.is_gone.load(Ordering::Relaxed) {
-            true => Err(Error::Request("no device".into())),
-            false => Ok(Box::new(open()) as Box<dyn Backend>),
-        });
-        let core = Core::new(first, plan, settings, Arc::clone(&counters), rebuild);
-        Served { core, commands: Vec::new(), counters, log }
-    }
-
-    /// Starts a job that samples tokens, or reads its prompt only.
-    fn start(&mut self, id: u64, prompt: Vec<u32>, tokens: usize) -> Arc<EventQueue> {
-        let events = Arc::new(EventQueue::new());
-        let sampler = Box::new(Sampler::default());
-        let generate =
-            Task::Generate { sampler, ends: Vec::new(), logprobs: None, constraint: None, speculator: None };
-        let job = Job {
-            max_len: prompt.len() + tokens,
-            tokens: prompt,
-            task: if tokens > 0 { generate } else { Task::Prefill },
-            client: 0,
-            priority: 0,
-            deadline: None,
-            tenant: 0,
-            events: Arc::clone(&events),
-        };
-        self.commands.push(Command::Start(SequenceId(id), job));
-        events
-    }
-
-    fn tick(&mut self) {
-        self.core.tick(&mut self.commands, Duration::ZERO);
-    }
-
-    /// Runs until a job ends.
-    fn end(&mut self, events: &EventQueue) -> Ended {
-        let mut tokens = 0;
-        for _ in 0..10_000 {
-            match events.pop() {
-                None => self.tick(),
-                Some(JobEvent::Token { .. }) => tokens += 1,
-                Some(JobEvent::Done(end)) => return (Ok(end), tokens),
-                Some(JobEvent::Failed(error)) => return (Err(error), tokens),
-                Some(_) => {}
-            }
-        }
-        panic!("a job does not end");
-    }
-
-    /// Starts a job and runs it.
-    fn run(&mut self, id: u64, prompt: Vec<u32>, tokens: usize) -> Ended {
-        let events = self.start(id, prompt, tokens);
-        self.end(&events)
-    }
-
-    /// Runs until a job has given a token.
-    fn begin(&mut self, id: u64, prompt: Vec<u32>, tokens: usize) -> Arc<EventQueue> {
-        let events = self.start(id, prompt, tokens);
-        while !matches!(events.pop(), Some(JobEvent::Token { .. })) {
-            assert!(!events.has_ended());
-            self.tick();
-        }
-        events
-    }
-
-    fn rebuilds(&self) -> u64 {
-        self.counters.read().rebuilds
-    }
-}
-
-fn is_complete((ended, tokens): &Ended, expected: usize) -> bool {
-    matches!(ended, Ok(End::Complete)) && *tokens == expected
-}
-
-fn prompt(seed: u32, length: u32) -> Vec<u32> {
-    (0..length).map(|i| (i * 7 + seed * 13) % 97).collect()
-}
 
 #[test]
 fn a_job_survives_that_the_device_was_lost_while_idle() {
@@ -275,12 +160,12 @@ fn a_prompt_that_no_cache_holds_is_refused_at_once() {
     let before = served.log.submissions.load(Ordering::Relaxed);
     let (ended, tokens) = served.run(2, prompt(2, 128), 5);
     assert!(matches!(ended, Err(Error::CacheFull { needed: 5, free: 4 })), "{ended:?}");
-    assert_eq!((tokens, served.log.submissions.load(Ordering::Relaxed)), (0, before));
+    assert_eq!((tokens.len(), served.log.submissions.load(Ordering::Relaxed)), (0, before));
     assert_eq!(served.core.scheduler.kv.available(), held);
     // With one token less it has blocks for the first one that it samples.
     let (ended, tokens) = served.run(2, prompt(2, 127), 5);
     assert!(ended.is_ok(), "{ended:?}");
-    assert_eq!(tokens, 1);
+    assert_eq!(tokens.len(), 1);
 }
 
 /// Prompts that arrive together share submissions: as many as their rows need.

@@ -93,12 +93,13 @@ impl Handle {
         match self.core.try_lock() {
             Ok(mut core) => {
                 // Whoever drove before may have sent the event.
-                if !is_ready() {
-                    self.tick(&mut core, TICK);
-                }
+                let has_more = is_ready() || self.tick(&mut core, TICK);
                 drop(core);
                 if is_ready() {
                     self.hand_over(events);
+                } else if !has_more {
+                    // Only another client can change something: one that reads, or that sends a command.
+                    events.wait(patience);
                 }
             }
             Err(TryLockError::Poisoned(_)) => self.core.clear_poison(),

@@ -90,6 +90,12 @@ impl SequenceKv {
         self.blocks() * KV_BLOCK
     }
 
+    /// Blocks of a KV group that it holds: those of its table that have not left the window.
+    pub(crate) fn held_blocks(&self, group: usize) -> usize {
+        let first = self.first_held.get(group).copied().unwrap_or(0);
+        self.tables.get(group).map_or(0, |table| table.len().saturating_sub(first))
+    }
+
     /// Blocks of the tables.
     fn blocks(&self) -> usize {
         self.tables.first().map_or(0, Vec::len)

@@ -13,6 +13,8 @@ mod failure;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
+mod fake_core;
+#[cfg(test)]
 mod fake_faults;
 #[cfg(test)]
 mod fake_masks;
@@ -33,6 +35,8 @@ mod row_times;
 mod saved;
 mod scheduler;
 mod sequence;
+#[cfg(test)]
+mod sharing_tests;
 mod shift;
 #[cfg(test)]
 mod simulation;
@@ -43,7 +47,7 @@ pub(crate) use counters::Counters;
 pub use counters::Statistics;
 pub use handle::Driver;
 pub(crate) use handle::Handle;
-pub(crate) use job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
+pub(crate) use job::{End, EventQueue, Job, JobEvent, MAX_WAITING_EVENTS, SequenceId, Task};
 pub(crate) use kv::{SequenceKv, WINDOW_SLACK};
 pub(crate) use masks::TokenMask;
 pub(crate) use records::{CHECKPOINT_INTERVAL, SequenceState};

@@ -21,6 +21,8 @@ const REMEMBERED: usize = 256;
 pub(crate) struct Queue {
     /// Jobs that were preempted, the oldest first. They come before all others.
     preempted: Vec<(u64, SequenceId)>,
+    /// Jobs that were preempted and whose clients do not read. They do not wait for a slot.
+    parked: Vec<(u64, SequenceId)>,
     /// Clients that wait, and some that have waited.
     clients: HashMap<u64, Client>,
     clock: u64,
@@ -78,6 +80,24 @@ impl Queue {
         self.preempted.insert(at, (order, sequence));
     }
 
+    /// Puts a job that was admitted as number `order` aside.
+    pub(crate) fn park(&mut self, order: u64, sequence: SequenceId) {
+        self.parked.push((order, sequence));
+    }
+
+    /// Returns the jobs that were put aside and are ready to the front.
+    pub(crate) fn resume(&mut self, is_ready: impl Fn(SequenceId) -> bool) {
+        let mut at = 0;
+        while let Some((order, sequence)) = self.parked.get(at).copied() {
+            if is_ready(sequence) {
+                self.parked.remove(at);
+                self.push_preempted(order, sequence);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
     /// The job whose turn it is.
     pub(crate) fn peek(&mut self) -> Option<SequenceId> {
         if let Some((_, sequence)) = self.preempted.first() {
@@ -107,6 +127,7 @@ impl Queue {
     /// Removes a job that no longer waits.
     pub(crate) fn remove(&mut self, sequence: SequenceId) {
         self.preempted.retain(|(_, other)| *other != sequence);
+        self.parked.retain(|(_, other)| *other != sequence);
         for client in self.clients.values_mut() {
             let before = client.jobs.len();
             client.jobs.retain(|job| job.sequence != sequence);

@@ -22,8 +22,8 @@ pub(crate) struct RecordPool {
     len: usize,
     /// Records that a running sequence has; 0 if the plan has no state.
     each: usize,
-    /// Positions from one checkpoint to the next.
-    interval: usize,
+    /// Positions from one checkpoint to the next; `None` if there are none.
+    interval: Option<usize>,
     clock: u64,
 }
 
@@ -46,7 +46,12 @@ pub(crate) struct SequenceState {
 }
 
 impl RecordPool {
-    pub(crate) fn new(has_state: bool, records: usize, asynchronous: bool, interval: usize) -> RecordPool {
+    pub(crate) fn new(
+        has_state: bool,
+        records: usize,
+        asynchronous: bool,
+        interval: Option<usize>,
+    ) -> RecordPool {
         let each = match (has_state, asynchronous) {
             (false, _) => 0,
             (true, true) => 2,
@@ -138,17 +143,14 @@ impl RecordPool {
     /// Whether a sequence of `to_read` tokens before its first step has a checkpoint at a position: at every interval, and
     /// at the end of the prompt's last block.
     pub(crate) fn is_checkpoint(&self, position: usize, to_read: usize) -> bool {
-        self.is_used()
-            && position > 0
-            && (position.is_multiple_of(self.interval) || position == last_block(to_read))
+        let Some(interval) = self.interval.filter(|_| self.is_used() && position > 0) else { return false };
+        position.is_multiple_of(interval) || position == last_block(to_read)
     }
 
     /// The next position at which chunks end, so that a checkpoint can be taken there.
     pub(crate) fn next_checkpoint(&self, position: usize, to_read: usize) -> usize {
-        if !self.is_used() {
-            return usize::MAX;
-        }
-        let next = (position / self.interval + 1) * self.interval;
+        let Some(interval) = self.interval.filter(|_| self.is_used()) else { return usize::MAX };
+        let next = (position / interval + 1) * interval;
         match last_block(to_read) {
             last if last > position => next.min(last),
             _ => next,

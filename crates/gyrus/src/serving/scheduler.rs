@@ -26,6 +26,10 @@ pub(crate) struct Settings {
     pub(crate) chunk: usize,
     /// The most decode steps in flight.
     pub(crate) steps_in_flight: usize,
+    /// The most sequences that run at once.
+    pub(crate) running: usize,
+    /// Events that a client leaves unread before its sequence holds.
+    pub(crate) unread_events: usize,
     /// The most jobs that wait.
     pub(crate) queue: usize,
     /// Whether sequences share the cache of common prefixes.
@@ -139,7 +143,8 @@ impl Scheduler {
                 !plan.delta.is_empty(),
                 records,
                 limits.asynchronous,
-                settings.checkpoint_interval,
+                // Without the cache no checkpoint could be found.
+                settings.prefix_cache.then_some(settings.checkpoint_interval),
             ),
             plan,
             settings,

@@ -69,8 +69,18 @@ pub(super) struct Running {
     pub(super) sent_blocks: usize,
     /// If the host samples it: the first submission with steps since its last token, if there was one.
     pub(super) host_step: Option<u64>,
-    /// A sequence that computes the same prefix, and the tokens that they have in common.
-    pub(super) follows: Option<(SequenceId, usize)>,
+    /// The sequence that computes its prefix.
+    pub(super) follows: Option<Follows>,
+}
+
+/// A sequence that computes the prefix of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Follows {
+    pub(super) leader: SequenceId,
+    /// The leader's admission: a later job may have other tokens.
+    pub(super) epoch: u64,
+    /// Tokens that they have in common.
+    pub(super) common: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,6 +181,11 @@ impl Sequence {
     /// Whether its prompt is computed, and steps or drafts give it tokens.
     pub(super) fn generates(&self) -> bool {
         self.running().is_some_and(|running| running.decodes != Decodes::No)
+    }
+
+    /// Whether its client has left this many events unread.
+    pub(super) fn is_unread(&self, events: usize) -> bool {
+        self.job.as_ref().is_some_and(|job| job.events.waiting() >= events)
     }
 
     /// Positions that it needs blocks for to begin: those of its tokens, and one for the first that it samples.

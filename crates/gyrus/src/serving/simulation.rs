@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gyrus_kernels::{KV_BLOCK, Plan, RowKind, Sampler};
+use gyrus_kernels::{KV_BLOCK, KvSize, Plan, RowKind, Sampler};
 
 use super::core::{Command, Core};
 use super::counters::Counters;
@@ -15,10 +15,14 @@ use super::fake::{self, Fake, draw, entry, limits, next_token, plan, state_after
 use super::fake_faults::{Faults, Log, PANIC};
 use super::fake_masks::{FakeMask, LateWorkers, first_allowed};
 use super::job::{End, EventQueue, Job, JobEvent, SequenceId, Task};
+use super::kv::WINDOW_SLACK;
 use super::masks::TokenMask;
 use super::scheduler::Settings;
 use crate::Error;
 use crate::speculation::{Drafter, Speculator};
+
+/// Rows of a submission.
+const CHUNK: usize = 48;
 
 /// What a schedule is made of.
 #[derive(Debug, Clone)]
@@ -26,6 +30,10 @@ struct World {
     windows: Vec<Option<u32>>,
     blocks: Vec<usize>,
     slots: usize,
+    /// The most sequences that run at once.
+    running: usize,
+    /// Events that a client leaves unread before its sequence holds.
+    unread_events: usize,
     steps: usize,
     kinds_differ: bool,
     prefix_cache: bool,
@@ -77,6 +85,8 @@ struct Client {
     jobs: usize,
     /// Whether it has sent a job, so that the core may know it.
     known: bool,
+    /// How often it does not read when it could.
+    silent: usize,
 }
 
 struct Expected {
@@ -181,8 +191,10 @@ impl Simulation {
             Fake::new(Arc::clone(&of_rebuild), size, limits, random, faults, Arc::clone(&log))
         };
         let settings = Settings {
-            chunk: 48,
+            chunk: CHUNK,
             steps_in_flight: world.steps,
+            running: world.running,
+            unread_events: world.unread_events,
             queue: 1 << 20,
             prefix_cache: world.prefix_cache,
             checkpoint_interval: 64,
@@ -207,6 +219,7 @@ impl Simulation {
                 running: None,
                 jobs: 0,
                 known: false,
+                silent: 0,
             })
             .collect::<Vec<_>>();
         let next_id = clients.len() as u64 + 1;
@@ -288,6 +301,10 @@ impl Simulation {
         let most = self.below(8);
         let faulty = self.is_faulty();
         let client = &mut self.clients[at];
+        if client.silent > 0 {
+            client.silent -= 1;
+            return;
+        }
         let Some(expected) = &mut client.running else { return };
         for _ in 0..most {
             let Some(event) = expected.events.pop() else { break };
@@ -336,7 +353,7 @@ impl Simulation {
         self.commands.push(Command::Close(self.clients[at].id));
         let id = SequenceId(self.next_id);
         self.next_id += 1;
-        self.clients[at] = Client { id, tokens: Vec::new(), running: None, jobs: 0, known: false };
+        self.clients[at] = Client { id, tokens: Vec::new(), running: None, jobs: 0, known: false, silent: 0 };
     }
 
     /// A client forks its session and goes on with the fork, and the session is closed or goes on with another client.
@@ -362,7 +379,7 @@ impl Simulation {
             to
         };
         let tokens = tokens[..keep].to_vec();
-        self.clients[to] = Client { id: child, tokens, running: None, jobs: 0, known: true };
+        self.clients[to] = Client { id: child, tokens, running: None, jobs: 0, known: true, silent: 0 };
     }
 
     fn act(&mut self, more: bool) {
@@ -376,6 +393,7 @@ impl Simulation {
                     self.commands.push(Command::Cancel);
                 }
             }
+            (5, true) => self.clients[at].silent = self.below(200),
             (1, _) if self.clients[at].known => {
                 self.close(at);
             }
@@ -388,6 +406,8 @@ impl Simulation {
     /// Every block is free, kept or in use by the sequences that have it.
     fn check_blocks(&self) {
         let scheduler = &self.core.scheduler;
+        let running = scheduler.slots.iter().flatten().count();
+        assert!(running <= self.world.running, "{running} sequences run");
         let mut users: Vec<Vec<u32>> = self.world.blocks.iter().map(|blocks| vec![0; *blocks]).collect();
         for sequence in scheduler.sequences.iter().flatten() {
             for (group, block) in sequence.kv.held() {
@@ -412,12 +432,15 @@ impl Simulation {
                 self.check_blocks();
             }
         }
-        // All that still run must end.
+        // All that still run must end, first those of the other clients if one does not read.
         let mut left = 200_000;
+        let mut silent = Some(self.below(self.clients.len()));
         while self.clients.iter().any(|client| client.running.is_some()) {
-            for at in 0..self.clients.len() {
+            for at in (0..self.clients.len()).filter(|at| Some(*at) != silent) {
                 self.read(at);
             }
+            let mut clients = self.clients.iter().enumerate();
+            silent = silent.filter(|silent| clients.any(|(at, c)| at != *silent && c.running.is_some()));
             self.core.tick(&mut self.commands, Duration::ZERO);
             left -= 1;
             assert!(left > 0, "a job does not end");
@@ -440,14 +463,21 @@ impl Simulation {
 fn world(seed: u64) -> World {
     let mut random = fake::mix(seed, 5);
     let mut below = |n: u64| draw(&mut random) % n;
-    let longest = 40 + below(200) as usize;
+    // A few are so long that most of their blocks leave the windows.
+    let longest = if below(32) == 0 { 500 + below(300) } else { 40 + below(200) } as usize;
     let windows = [vec![None], vec![None, Some(40)], vec![Some(33)], vec![None, Some(16), Some(64)]];
     let windows = windows[below(4) as usize].clone();
     let all = longest.div_ceil(KV_BLOCK) + 1;
     // From just enough for one sequence to enough for all.
     let clients = 1 + below(9) as usize;
     let share = all + below((all * clients / 2) as u64 + 1) as usize;
-    let blocks = windows.iter().map(|_| share).collect();
+    // Groups with a window may have blocks for less than all positions.
+    let groups = plan(&windows, false).kv;
+    let window = KvSize::windowed(&groups, 1, longest, CHUNK + WINDOW_SLACK).blocks;
+    let blocks = match below(2) {
+        0 => vec![share; windows.len()],
+        _ => window.iter().map(|least| *least + below((share - least) as u64 + 1) as usize).collect(),
+    };
     // From just enough for one sequence to enough for all and many checkpoints.
     let records = if below(2) == 0 { 0 } else { 2 + below(4 * clients as u64) as usize };
     World {
@@ -455,6 +485,8 @@ fn world(seed: u64) -> World {
         blocks,
         records,
         slots: 1 + below(6) as usize,
+        running: 1 + below(6) as usize,
+        unread_events: [3, 20, 512, 512, 512][below(5) as usize],
         steps: [1, 2, 8, 40][below(4) as usize],
         kinds_differ: below(2) == 0,
         prefix_cache: below(4) > 0,
@@ -506,6 +538,8 @@ fn a_client_that_goes_away_frees_its_blocks_at_once() {
             blocks: vec![blocks; 2],
             records,
             slots: 4,
+            running: 4,
+            unread_events: 512,
             steps,
             kinds_differ: true,
             prefix_cache: false,

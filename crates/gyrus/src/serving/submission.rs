@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
-use gyrus_kernels::{BackendError, Chunk, Decode, KV_BLOCK, LogitRows, Records, RowKind, Slots, Work};
+use gyrus_kernels::{
+    BackendError, Chunk, Decode, KV_BLOCK, LogitRows, MAX_KV_GROUPS, Records, RowKind, Slots, Work,
+};
 
 use super::drafts::FlightDraft;
-use super::job::{Job, JobEvent, MAX_WAITING_EVENTS, Task};
+use super::job::{Job, JobEvent, Task};
 use super::scheduler::{Ahead, Flight, FlightChunk, Scheduler};
 use super::sequence::{Decodes, Phase, Running, Sequence};
 
@@ -84,7 +86,7 @@ impl Scheduler {
             let free_events = sequence
                 .job
                 .as_ref()
-                .map_or(0, |job| MAX_WAITING_EVENTS.saturating_sub(job.events.waiting()));
+                .map_or(0, |job| self.settings.unread_events.saturating_sub(job.events.waiting()));
             let readable = sequence.remaining().min(free_events);
             match self.masked_steps(sequence).or_else(|| self.host_steps(sequence)) {
                 Some(steps) => steps.min(readable),
@@ -293,7 +295,10 @@ impl Scheduler {
     pub(super) fn grant(&mut self, steps: usize, slots: &mut dyn Slots) -> Result<(), BackendError> {
         for number in 0..self.slots.len() {
             let Some(at) = self.slots[number] else { continue };
-            while let Some(sequence) = self.sequences[at].as_mut().filter(|s| s.decodes()) {
+            let unread_events = self.settings.unread_events;
+            // One whose client does not read holds, and takes no block from those that go on.
+            let goes_on = |sequence: &&mut Sequence| sequence.decodes() && !sequence.is_unread(unread_events);
+            while let Some(sequence) = self.sequences[at].as_mut().filter(goes_on) {
                 let max_len = sequence.job.as_ref().map_or(0, |job| job.max_len);
                 let needed = (sequence.tokens.len() + 1).min(max_len);
                 if self.kv.reserve(&mut sequence.kv, needed).is_ok() {
@@ -308,24 +313,21 @@ impl Scheduler {
             }
         }
         // Blocks that were promised to prompts are not taken ahead.
-        let promised: usize = self
-            .sequences
-            .iter()
-            .flatten()
-            .filter(|sequence| sequence.reads())
-            .map(|s| s.positions().div_ceil(KV_BLOCK).saturating_sub(s.kv.capacity() / KV_BLOCK))
-            .sum();
+        let mut promised = [0; MAX_KV_GROUPS];
+        for (group, promised) in promised.iter_mut().enumerate().take(self.kv.pools().len()) {
+            *promised = self.promised_blocks(group);
+        }
         for number in 0..self.slots.len() {
             let Some(at) = self.slots[number] else { continue };
-            let available = self.kv.available();
             let Some(sequence) = self.sequences[at].as_mut().filter(|s| s.decodes()) else { continue };
             let Some(job) = &sequence.job else { continue };
             // A client that does not read its events makes its slot hold.
-            let free_events = MAX_WAITING_EVENTS.saturating_sub(job.events.waiting());
+            let free_events = self.settings.unread_events.saturating_sub(job.events.waiting());
             let readable = job.max_len.min(sequence.tokens.len() + free_events);
             let ahead = (sequence.tokens.len() + steps + 1).min(job.max_len);
             let blocks = ahead.div_ceil(KV_BLOCK).saturating_sub(sequence.kv.capacity() / KV_BLOCK);
-            if blocks > 0 && blocks + promised <= available {
+            let mut pools = self.kv.pools().iter().zip(&promised);
+            if blocks > 0 && pools.all(|(pool, promised)| blocks + promised <= pool.available()) {
                 // There are enough.
                 let _ = self.kv.reserve(&mut sequence.kv, ahead);
             }
@@ -523,12 +525,12 @@ impl Scheduler {
     fn follow(&mut self, slots: &mut dyn Slots) -> Result<(), BackendError> {
         for at in 0..self.sequences.len() {
             let Some(sequence) = &self.sequences[at] else { continue };
-            let Some((leader, common)) = sequence.running().and_then(|running| running.follows) else {
+            let Some(follows) = sequence.running().and_then(|running| running.follows) else {
                 continue;
             };
-            let leader = self.by_id.get(&leader).and_then(|at| self.sequences[*at].as_ref());
-            let leads = leader.and_then(Sequence::running).is_some_and(|running| running.landed < common);
-            if leads {
+            let leader = self.by_id.get(&follows.leader).and_then(|at| self.sequences[*at].as_ref());
+            let leads = |running: &Running| running.epoch == follows.epoch && running.landed < follows.common;
+            if leader.and_then(Sequence::running).is_some_and(leads) {
                 continue;
             }
             let Some(sequence) = &mut self.sequences[at] else { continue };
