@@ -8,10 +8,12 @@ use gyrus::speech::{SpeechOptions, SpeechRequest};
 
 const SENTENCE: &str = "and so my fellow americans ask not what your country can do for you ask what you can do for your country";
 
-/// A GGML file and a folder with the same weights; start and end of each word in seconds, by openai-whisper 20250625:
-/// `transcribe` with `word_timestamps=True, language="en", temperature=0.0, fp16=False`, and the heads of
-/// `_ALIGNMENT_HEADS`.
-const MODELS: [([&str; 2], [(f64, f64); 22]); 2] = [
+/// A GGML file, a folder with the same weights, and when the words are said.
+type Spoken = ([&'static str; 2], [(f64, f64); 22]);
+
+/// Start and end of each word in seconds, by openai-whisper 20250625: `transcribe` with `word_timestamps=True,
+/// language="en", temperature=0.0, fp16=False`, and the heads of `_ALIGNMENT_HEADS`.
+const MODELS: [Spoken; 2] = [
     (
         ["ggml-tiny.bin", "whisper-tiny"],
         [
