@@ -19,7 +19,7 @@ fn logits(checkpoint: &Arc<Checkpoint>, plan: &Plan) -> Vec<f32> {
     let groups = plan.kv.len();
     let kv = KvSize { positions: BLOCKS * KV_BLOCK, blocks: vec![BLOCKS; groups], records: 0 };
     let options = Options { precision: plan.precision, threads: Some(2), ..Options::default() };
-    let fixed = Some(kv);
+    let fixed = &[kv];
     let progress = &|_, _| {};
     let loader = Loader { checkpoint, plan, max_context: ROWS, options: &options, progress, fixed };
     let mut backend = loader.load().unwrap().backend;

@@ -22,7 +22,7 @@ fn each(
     request: &SpeechRequest,
     all: Vec<Waveform>,
 ) -> (Vec<Result<Transcript, Error>>, usize) {
-    let transcriber = transcriber(SpeechOptions { windows, ..SpeechOptions::default() });
+    let transcriber = transcriber(SpeechOptions { windows: Some(windows), ..SpeechOptions::default() });
     let mut found: Vec<Option<Result<Transcript, Error>>> = all.iter().map(|_| None).collect();
     // Recordings that came, that ended, and the most that came before others ended.
     let held = RefCell::new((0usize, 0usize, 0usize));
