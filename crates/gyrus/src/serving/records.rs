@@ -59,7 +59,8 @@ impl RecordPool {
         };
         let len = if has_state { records } else { 0 };
         let free = (0..len as u32).rev().collect();
-        RecordPool { free, checkpoints: Vec::new(), len, each, interval, clock: 0 }
+        // A checkpoint is a record, so that none is added beyond this capacity while sequences decode.
+        RecordPool { free, checkpoints: Vec::with_capacity(len), len, each, interval, clock: 0 }
     }
 
     /// Whether the plan has a state.
