@@ -38,6 +38,7 @@ const GENERATION: &[Field] = &[
     ("priority", INTEGER),
     ("keep_alive", TIME),
     ("speculate", BOOLEAN),
+    ("parse_special", BOOLEAN),
 ];
 
 /// Fields of requests that a chat template writes out.
@@ -63,6 +64,7 @@ const CHAT: &[Field] = &[
 
 const COMPLETIONS: &[Field] = &[
     ("prompt", TEXTS),
+    ("suffix", STRING),
     ("stream", BOOLEAN),
     ("stream_options", OBJECT),
     ("n", INTEGER),

@@ -142,6 +142,33 @@ fn a_gap_is_filled_with_the_files_around_it() {
     }
 }
 
+/// OpenAI's way to fill a gap.
+#[test]
+fn a_suffix_makes_a_completion_fill_a_gap() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(source) = with_markers(&MARKERS, folder.path()) else { return };
+    let server = start_with(config(), source);
+    let gap =
+        json!({ "input_prefix": "Once", "input_suffix": "the end.", "n_predict": 12, "temperature": 0 });
+    let expected = post(server.address, "/infill", &gap).json();
+    let mut body = json!({ "prompt": "Once", "suffix": "the end.", "max_tokens": 12, "temperature": 0 });
+    let found = post(server.address, "/v1/completions", &body).json();
+    assert_eq!(found["choices"][0]["text"], expected["content"], "{found}");
+    assert_eq!(found["usage"]["prompt_tokens"], expected["tokens_evaluated"], "{found}");
+    let mut plain = body.clone();
+    plain["suffix"] = "".into();
+    let found = post(server.address, "/v1/completions", &plain).json();
+    assert_ne!(found["usage"]["prompt_tokens"], expected["tokens_evaluated"], "{found}");
+    body["prompt"] = json!([1, 2]);
+    let reply = post(server.address, "/v1/completions", &body);
+    assert_eq!(
+        (reply.status, reply.json()["error"]["param"].clone()),
+        (400, json!("suffix")),
+        "{}",
+        reply.text()
+    );
+}
+
 #[test]
 fn lines_end_a_completion() {
     let folder = tempfile::tempdir().unwrap();

@@ -9,6 +9,7 @@ use super::{IGNORED, finish_reason, logprobs, take_choices, take_limit, take_str
 use crate::collected::{Collected, Counts, Token};
 use crate::failure::{Failure, Wire, json_response};
 use crate::fields::Fields;
+use crate::infill::Infill;
 use crate::random;
 use crate::routes::Call;
 use crate::running::start_all;
@@ -21,7 +22,11 @@ const MOST_PROMPTS: usize = 64;
 /// The prompts of a request and all else that it wants of each.
 pub(crate) fn parse(body: &[u8]) -> Result<(Vec<Wanted>, Style), Failure> {
     let mut fields = Fields::parse(body)?;
-    let mut prompts = prompts(&mut fields)?.into_iter();
+    let mut prompts = prompts(&mut fields)?;
+    if let Some(suffix) = fields.string("suffix")?.filter(|text| !text.is_empty()) {
+        prompts = prompts.into_iter().map(|prompt| before(prompt, &suffix)).collect::<Result<_, _>>()?;
+    }
+    let mut prompts = prompts.into_iter();
     let first = prompts.next().ok_or_else(|| Failure::field("prompt", "there is no prompt"))?;
     let mut wanted = Wanted::new(fields.string("model")?.unwrap_or_default(), first);
     let (stream, include_usage) = take_stream(&mut fields)?;
@@ -41,7 +46,7 @@ pub(crate) fn parse(body: &[u8]) -> Result<(Vec<Wanted>, Style), Failure> {
             Failure::field("best_of", "it is not supported beyond n").with_code("unsupported_parameter")
         );
     }
-    fields.refuse(&["echo", "suffix"])?;
+    fields.refuse(&["echo"])?;
     fields.ignore(IGNORED);
     fields.finish()?;
     let style = Style { stream, include_usage, logprobs: wanted.logprobs.is_some() };
@@ -69,6 +74,14 @@ fn prompts(fields: &mut Fields) -> Result<Vec<WantedPrompt>, Failure> {
         }
         Some(entry) => Ok(vec![prompt(entry).ok_or_else(wrong)?]),
     }
+}
+
+/// The gap between a prompt and what comes after it.
+fn before(prompt: WantedPrompt, suffix: &str) -> Result<WantedPrompt, Failure> {
+    let WantedPrompt::Text(prefix) = prompt else {
+        return Err(Failure::field("suffix", "it needs a prompt of text"));
+    };
+    Ok(WantedPrompt::Infill(Infill { prefix, suffix: suffix.to_owned(), ..Infill::default() }))
 }
 
 /// A string or token ids.
