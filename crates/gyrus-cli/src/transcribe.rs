@@ -177,8 +177,12 @@ impl<'a> Work<'a> {
 
     /// Seconds of all recordings. Those that were not read are taken to have as many for each byte as the others.
     fn expected(&self) -> f64 {
+        // Stdin and pipes have a length only when they have been read.
+        if self.read_bytes == 0 {
+            return self.seconds;
+        }
         let all: u64 = self.bytes.iter().sum();
-        self.seconds * (all as f64 / self.read_bytes.max(1) as f64).max(1.0)
+        self.seconds * (all as f64 / self.read_bytes as f64).max(1.0)
     }
 
     /// A file that cannot be read or transcribed. Others are transcribed all the same.

@@ -438,6 +438,17 @@ fn logprobs_leave_out_reasoning_and_calls() {
             chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
         assert_eq!(&streamed.flatten().cloned().collect::<Vec<Value>>(), tokens);
     }
+    let mut body = json!({ "model": "tales", "messages": messages, "logprobs": true, "think": true, "stream": false,
+        "regex": "<think>red</think>green", "options": { "temperature": 0 } });
+    let whole = post(server.address, "/api/chat", &body).json();
+    let told = text_of(whole["logprobs"].as_array().unwrap_or_else(|| panic!("{whole}")));
+    assert!(told.ends_with("green") && !told.contains("red"), "{told}: {whole}");
+    body["stream"] = true.into();
+    let lines = post(server.address, "/api/chat", &body).text();
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let streamed: Vec<Value> =
+        lines.filter_map(|mut line| line["logprobs"].as_array_mut().cloned()).flatten().collect();
+    assert_eq!(Some(&streamed), whole["logprobs"].as_array());
 }
 
 #[test]

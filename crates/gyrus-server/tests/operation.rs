@@ -4,6 +4,8 @@ mod common;
 
 use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::client::{
@@ -453,6 +455,23 @@ fn a_budget_limits_the_default_cache() {
     let body = json!({ "model": "tales", "prompt": "a", "max_tokens": 1 });
     let reply = post(server.address, "/v1/completions", &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
+}
+
+/// A model whose cache grows with the memory leaves idle ones loaded, if there is enough beside them.
+#[test]
+fn idle_models_stay_beside_one_that_is_loaded() {
+    let Some(mut source) = TestSource::tales() else { return };
+    source.options = Options { context: None, sessions: 128, ..source.options };
+    let model = source.model();
+    let budget = model.weight_bytes() + model.context().cache_bytes / 2 + 4 * common::MEMORY;
+    let loads = Arc::clone(&source.loads);
+    let server = start_with(Config { memory: Some(budget), ..config() }, source);
+    for name in ["tales", "second", "tales", "second"] {
+        let body = json!({ "model": name, "prompt": "a", "max_tokens": 1 });
+        let reply = post(server.address, "/v1/completions", &body);
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    assert_eq!(loads.load(Ordering::SeqCst), 2);
 }
 
 #[test]

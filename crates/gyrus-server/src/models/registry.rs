@@ -202,10 +202,12 @@ impl Registry {
 
     async fn load(&self, entry: &Entry, listed: &Listed) -> Result<Loaded, Failure> {
         let _guard = self.loading.lock().await;
-        self.make_room(entry, listed.memory).await?;
+        // As much again for what grows with the memory that is left, such as the KV cache.
+        let wanted = listed.memory.saturating_mul(2).min(self.left_for(entry, false).unwrap_or(u64::MAX));
+        self.make_room(entry, wanted.max(listed.memory)).await?;
         let started = Instant::now();
         let (source, name) = (self.source(), entry.name.clone());
-        let memory = self.left_for(entry);
+        let memory = self.left_for(entry, true);
         let load = move || -> Result<Loaded, Failure> {
             let model = source.load(&name, memory).map_err(|error| Failure::server(error.message))?;
             Ok(Loaded::new(model)?)
@@ -227,12 +229,13 @@ impl Registry {
         Ok(loaded)
     }
 
-    /// The bytes of the budget that a model can have: those that no other model in use takes. Idle ones can be unloaded.
-    fn left_for(&self, entry: &Entry) -> Option<u64> {
+    /// The bytes of the budget that other models leave: those in use, or idle ones too.
+    fn left_for(&self, entry: &Entry, beside_idle: bool) -> Option<u64> {
         let budget = self.budget?;
         let entries = self.entries();
-        let in_use = entries.values().filter(|other| other.name != entry.name && other.users() > 0);
-        let taken = in_use.filter_map(|other| other.served()).map(|(_, bytes)| bytes);
+        let others = entries.values().filter(|other| other.name != entry.name);
+        let staying = others.filter(|other| beside_idle || other.users() > 0);
+        let taken = staying.filter_map(|other| other.served()).map(|(_, bytes)| bytes);
         Some(budget.saturating_sub(taken.fold(0, u64::saturating_add)))
     }
 

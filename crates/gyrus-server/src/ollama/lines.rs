@@ -5,7 +5,7 @@ use std::time::Instant;
 use gyrus::{Event, Model, StopReason, Usage};
 use serde_json::{Value, json};
 
-use crate::collected::Token;
+use crate::collected::{Pending, Token};
 use crate::failure::{Failure, Wire};
 use crate::openai::logprobs;
 use crate::stream::{Format, json_line};
@@ -27,8 +27,10 @@ pub(super) struct Lines {
     text: String,
     thinking: String,
     calls: Vec<Value>,
-    /// Tokens that are not sent yet, if their log-probabilities are wanted.
-    tokens: Option<Vec<Token>>,
+    /// Tokens whose text has not come yet, if their log-probabilities are wanted.
+    pending: Option<Pending>,
+    /// Tokens of text that are not sent yet.
+    tokens: Vec<Token>,
     done: Option<(&'static str, Usage)>,
 }
 
@@ -71,7 +73,8 @@ impl Lines {
             text: String::new(),
             thinking: String::new(),
             calls: Vec::new(),
-            tokens: with_logprobs.then(Vec::new),
+            pending: with_logprobs.then(Pending::default),
+            tokens: Vec::new(),
             done: None,
         }
     }
@@ -101,10 +104,17 @@ impl Lines {
         }
     }
 
-    /// Adds the log-probabilities of the tokens that have come, in the form of OpenAI's chats.
+    /// Adds the log-probabilities of the text's tokens that have come, in the form of OpenAI's chats.
     fn add_logprobs(&mut self, line: &mut Value, model: &Model) {
-        if let Some(tokens) = self.tokens.as_mut().filter(|tokens| !tokens.is_empty()) {
-            line["logprobs"] = tokens.drain(..).map(|token| logprobs::of_chat(model, &token)).collect();
+        if !self.tokens.is_empty() {
+            line["logprobs"] = self.tokens.drain(..).map(|token| logprobs::of_chat(model, &token)).collect();
+        }
+    }
+
+    /// The tokens that have come wrote reasoning or a call.
+    fn hide(&mut self) {
+        if let Some(pending) = &mut self.pending {
+            pending.hide();
         }
     }
 
@@ -129,13 +139,22 @@ impl Format for Lines {
     fn event(&mut self, event: &Event<'_>, model: &Model, out: &mut Vec<u8>) {
         match event {
             Event::Token { id, logprob, top, .. } => {
-                if let Some(tokens) = &mut self.tokens {
-                    tokens.push(Token { id: *id, logprob: *logprob, top: top.to_vec() });
+                if let Some(pending) = &mut self.pending {
+                    pending.push(Token { id: *id, logprob: *logprob, top: top.to_vec() });
                 }
             }
-            Event::Text { text, .. } => self.part(text, "", &[], model, out),
-            Event::Reasoning { text, .. } => self.part("", text, &[], model, out),
+            Event::Text { text, .. } => {
+                if let Some(pending) = &mut self.pending {
+                    self.tokens.append(&mut pending.take_text());
+                }
+                self.part(text, "", &[], model, out);
+            }
+            Event::Reasoning { text, .. } => {
+                self.hide();
+                self.part("", text, &[], model, out);
+            }
             Event::ToolCall { call, .. } => {
+                self.hide();
                 let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
                 let call = json!({ "function": { "name": call.name, "arguments": arguments } });
                 self.part("", "", &[call], model, out);
@@ -146,7 +165,10 @@ impl Format for Lines {
                     _ => "stop",
                 };
                 // Those of an end token, after which no text comes.
-                if self.stream && self.tokens.as_ref().is_some_and(|tokens| !tokens.is_empty()) {
+                if let Some(pending) = &mut self.pending {
+                    self.tokens.append(&mut pending.take_last());
+                }
+                if self.stream && !self.tokens.is_empty() {
                     self.part("", "", &[], model, out);
                 }
                 self.done = Some((reason, *usage));
