@@ -36,6 +36,15 @@ pub enum Part {
 }
 
 impl Part {
+    /// The number of parts that it consists of, itself included.
+    pub fn size(&self) -> usize {
+        1 + match self {
+            Part::Sequence(parts) | Part::Choice(parts) => parts.iter().map(Part::size).sum(),
+            Part::Repeat { part, .. } => part.size(),
+            Part::Text(_) | Part::Marker(_) | Part::Schema(_) | Part::Regex(_) => 0,
+        }
+    }
+
     /// A text.
     pub fn text(text: impl Into<String>) -> Part {
         Part::Text(text.into())

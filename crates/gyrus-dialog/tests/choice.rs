@@ -226,3 +226,29 @@ fn gemma_refuses_the_rest_by_name() {
         assert!(error.contains(named) && error.ends_with("in the parameters of \"t\""), "{schema}: {error}");
     }
 }
+
+/// What a schema repeats is counted before it is written: each level of these would double the grammar.
+#[test]
+fn gemma_bounds_what_a_schema_repeats() {
+    let of = |inner: &str, levels: usize, before: &str, after: &str| {
+        format!("{}{inner}{}", before.repeat(levels), after.repeat(levels))
+    };
+    let list = |levels| of(r#"{"type": "null"}"#, levels, r#"{"type": "array", "items": "#, "}");
+    let object = r#"{"type": "object", "properties": {"a": {"type": "null"}, "b": "#;
+    let object = |levels| of(r#"{"type": "null"}"#, levels, object, "}}");
+    let text = |schema: String| format!(r#"{{"type": "object", "properties": {{"p": {schema}}}}}"#);
+    for schema in [list(40), object(25)] {
+        let error = gemma(&text(schema)).unwrap_err();
+        assert!(error.contains("repeat more than 200000 parts"), "{error}");
+    }
+    for schema in [list(8), object(6)] {
+        gemma(&text(schema)).unwrap();
+    }
+    // A tool with many properties that may be left out.
+    let many: Vec<String> = (0..80).map(|n| format!(r#""p{n}": {{"type": "integer"}}"#)).collect();
+    gemma(&format!(r#"{{"type": "object", "properties": {{{}}}}}"#, many.join(","))).unwrap();
+    let values = |from: usize| (from..from + 1100).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+    let apart = format!(r#"{{"oneOf": [{{"enum": [{}]}}, {{"enum": [{}]}}]}}"#, values(0), values(2000));
+    let error = gemma(&text(apart)).unwrap_err();
+    assert!(error.contains("more than 1000000 pairs"), "{error}");
+}

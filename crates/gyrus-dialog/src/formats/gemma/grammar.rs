@@ -12,6 +12,12 @@ const CHARACTER: &str = "[^<]";
 /// The most values of a tool's parameters: references may repeat each other's.
 const MAX_VALUES: usize = 10_000;
 
+/// The most parts of a grammar that repeat others: those of a list's items, and of properties that may be left out.
+const MAX_REPEATED: usize = 200_000;
+
+/// The most pairs of types or values that alternatives are compared by.
+const MAX_PAIRS: usize = 1_000_000;
+
 /// Keywords that constrain nothing.
 const ANNOTATIONS: [&str; 10] = [
     "description",
@@ -40,7 +46,7 @@ const TYPES: [(&str, &[&str]); 7] = [
 const BOUNDS: &[&str] = &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
 
 pub(super) fn grammar(tool: &Tool) -> Result<Part, Error> {
-    let mut writer = Writer { root: &tool.parameters, values: 0 };
+    let mut writer = Writer { root: &tool.parameters, values: 0, repeated: 0 };
     let value = writer.value(&tool.parameters, 0).map_err(|what| Error::Unconstrained {
         format: TABLE.name,
         reason: format!("{what} in the parameters of {:?}", tool.name),
@@ -52,6 +58,7 @@ struct Writer<'a> {
     /// What references point into.
     root: &'a Value,
     values: usize,
+    repeated: usize,
 }
 
 impl<'a> Writer<'a> {
@@ -110,6 +117,17 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Counts a part that is repeated so many times, before it is.
+    fn repeat(&mut self, part: &Part, times: usize) -> Result<(), String> {
+        self.repeated = self.repeated.saturating_add(part.size().saturating_mul(times));
+        match self.repeated > MAX_REPEATED {
+            true => {
+                Err(format!("nested lists or optional properties that repeat more than {MAX_REPEATED} parts"))
+            }
+            false => Ok(()),
+        }
+    }
+
     fn choice(&mut self, choices: &'a [Value], depth: usize) -> Result<Part, String> {
         let parts = choices.iter().map(|choice| self.value(choice, depth + 1));
         Ok(Part::Choice(parts.collect::<Result<_, _>>()?))
@@ -141,6 +159,7 @@ impl<'a> Writer<'a> {
                     return Ok(Part::text("[]"));
                 }
                 let item = self.value(schema.get("items").ok_or("an array without items")?, depth + 1)?;
+                self.repeat(&item, 1)?;
                 let more = Part::Sequence(vec![Part::text(","), item.clone()]);
                 let (least, most) = (min.saturating_sub(1), max.map(|max| max - 1));
                 let more = Part::Repeat { part: Box::new(more), min: least, max: most };
@@ -167,6 +186,9 @@ impl<'a> Writer<'a> {
         }
         if let Some(name) = required.iter().find(|name| !names.contains(name)) {
             return Err(format!("the required property {name:?} without a schema"));
+        }
+        for (at, part) in others.iter().enumerate() {
+            self.repeat(part, at + 1)?;
         }
         let after_comma = |part: &Part| Part::Sequence(vec![Part::text(","), part.clone()]);
         let rest = |from: usize| others[from..].iter().map(|part| optional(after_comma(part)));
@@ -198,7 +220,14 @@ impl<'a> Writer<'a> {
     /// Whether no value fits two of the schemas, as far as their types and lists of values show.
     fn check_apart(&self, choices: &'a [Value], depth: usize) -> Result<(), String> {
         let sets = choices.iter().map(|choice| self.set(choice, depth)).collect::<Result<Vec<_>, _>>()?;
+        let mut pairs = 0usize;
         for (at, one) in sets.iter().enumerate() {
+            for other in &sets[at + 1..] {
+                pairs = pairs.saturating_add(one.len().saturating_mul(other.len()));
+            }
+            if pairs > MAX_PAIRS {
+                return Err(format!("the keyword \"oneOf\" with more than {MAX_PAIRS} pairs of values"));
+            }
             if sets[at + 1..].iter().any(|other| !one.is_apart(other)) {
                 return Err("the keyword \"oneOf\" with alternatives that may overlap".into());
             }
@@ -231,6 +260,13 @@ enum Set<'a> {
 }
 
 impl Set<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Set::Types(types) => types.len().max(1),
+            Set::Values(values) => values.len().max(1),
+        }
+    }
+
     fn is_apart(&self, other: &Set<'_>) -> bool {
         let is_number = |kind: &&str| matches!(*kind, "integer" | "number");
         match (self, other) {
