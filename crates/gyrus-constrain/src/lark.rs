@@ -2,7 +2,7 @@
 
 use crate::{Error, Limits};
 
-/// What opens a value in JSON, in which colons define nothing.
+/// What comes before a value in JSON, in which colons define nothing.
 const JSON: [&[u8]; 3] = [b"%json", b"%regex", b"%llguidance"];
 
 /// Refuses brackets that are nested too deeply, and more brackets and definitions than a chain may have: the engine
@@ -20,7 +20,7 @@ pub(crate) fn check(text: &str, limits: &Limits) -> Result<(), Error> {
                 at += quoted(rest);
                 continue;
             }
-            b'%' if json.is_none() && JSON.iter().any(|name| rest.starts_with(name)) => json = Some(depth),
+            b'%' if json.is_none() && opens_json(rest) => json = Some(depth),
             b'(' | b'[' | b'{' => {
                 depth += 1;
                 limits.check_depth_at(depth, text, at)?;
@@ -42,6 +42,13 @@ pub(crate) fn check(text: &str, limits: &Limits) -> Result<(), Error> {
         at += 1;
     }
     Ok(())
+}
+
+/// Whether a list or an object in JSON begins here. Other values have neither brackets nor colons outside strings, and nothing
+/// would end them.
+fn opens_json(rest: &[u8]) -> bool {
+    let values = JSON.iter().filter_map(|name| rest.strip_prefix(*name));
+    values.map(<[u8]>::trim_ascii_start).any(|value| matches!(value.first(), Some(b'{' | b'[')))
 }
 
 /// The length of the string, regular expression, comment or name of a token that begins here, or one byte.
@@ -96,5 +103,9 @@ mod tests {
         );
         assert!(message("a: <\"> (((").contains("`depth`"), "the quote is part of a token's name");
         assert!(message("a: %json {} b:::::::::").contains("`chain`"), "a value in JSON ends");
+        for value in ["true", "1", "null", "\":\""] {
+            let text = format!("a: %json {value}\n{}", "b: c\n".repeat(9));
+            assert!(message(&text).contains("`chain`"), "{value} is no list or object");
+        }
     }
 }
