@@ -92,7 +92,9 @@ impl Loader<'_> {
         let sessions = self.options.sessions.max(1);
         let fewer = std::iter::successors(Some(sessions), |more| (*more > 1).then_some(more / 2));
         let fewer = fewer.map(|sequences| Layout { sequences, records: FEWEST_RECORDS });
-        std::iter::once(Layout { sequences: sessions, records: RECORDS }).chain(fewer)
+        // Checkpoints are for the prefix cache.
+        let records = if self.options.prefix_cache { RECORDS } else { FEWEST_RECORDS };
+        std::iter::once(Layout { sequences: sessions, records }).chain(fewer)
     }
 
     /// The size of the KV cache for sequences of a context. In groups with a window a sequence needs what one chunk
@@ -126,6 +128,16 @@ impl Loader<'_> {
             (Some(free), Some(most)) => Some(free.min(most)),
             (free, most) => free.or(most),
         }
+    }
+
+    /// Refuses a cache that is larger than the memory; if the options limit that, larger than what weights leave of it.
+    fn check_cache(&self, bytes: u64, weight_bytes: u64, memory: u64) -> Result<(), Error> {
+        // Weights in a mapped file need no free memory.
+        let available = match self.options.memory {
+            Some(_) => memory.saturating_sub(weight_bytes),
+            None => memory,
+        };
+        if bytes > available { Err(Error::CacheMemory { bytes, available }) } else { Ok(()) }
     }
 
     /// The context in tokens, and the size of the KV cache for all sessions.
@@ -166,8 +178,8 @@ impl Loader<'_> {
         }
         let mut size = self.kv_size(tokens, layout);
         let cache_bytes = self.cache_bytes(&size);
-        if let Some(available) = default_memory.filter(|available| cache_bytes > *available) {
-            return Err(Error::CacheMemory { bytes: cache_bytes, available });
+        if let Some(available) = default_memory {
+            self.check_cache(cache_bytes, weight_bytes, available)?;
         }
         let total_tokens = tokens.saturating_mul(layout.sequences);
         if limit == ContextLimit::Memory {
@@ -205,8 +217,8 @@ impl Loader<'_> {
         let size = self.fixed.iter().find(fits).unwrap_or(smallest);
         let cache_bytes = self.cache_bytes(size);
         // It cannot be made smaller.
-        if let Some(available) = memory.filter(|available| cache_bytes > *available) {
-            return Err(Error::CacheMemory { bytes: cache_bytes, available });
+        if let Some(available) = memory {
+            self.check_cache(cache_bytes, empty, available)?;
         }
         let context = ContextChoice {
             tokens: self.max_context,

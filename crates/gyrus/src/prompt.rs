@@ -95,7 +95,10 @@ fn render(model: &Model, request: &Request, messages: &[Message]) -> Result<(Vec
     let knows_reasoning = chat.source().contains(format.reasoning_end());
     let asked = match request.reasoning {
         Some(reasons) => reasons,
-        None => request.variables.contains_key(EFFORT_VARIABLE) && chat.source().contains(EFFORT_VARIABLE),
+        None => {
+            let effort = request.variables.get(EFFORT_VARIABLE);
+            effort.is_some_and(|effort| effort != "none") && chat.source().contains(EFFORT_VARIABLE)
+        }
     };
     let reasons = in_reasoning || (asked && knows_reasoning);
     let mut header = format.answer_header().map(|(begin, end)| format!("{begin}{end}"));

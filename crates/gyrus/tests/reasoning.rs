@@ -91,7 +91,8 @@ const FINAL: &str = "<|start|>assistant<|channel|>final<|message|>";
 fn constrained_text_of_channels_has_its_header() {
     let Some(model) = tales(HARMONY) else { return };
     assert!(prompt(&model, &ask()).ends_with("<|start|>assistant"));
-    for request in [ask(), ask().reasoning(false)] {
+    let without = ask().variable("reasoning_effort", "none".into());
+    for request in [ask(), ask().reasoning(false), without] {
         let request = request.constraint(Source::Regex(r"to=x<\|message\|>(red|green)".into()));
         let text = prompt(&model, &request);
         assert!(text.ends_with(FINAL), "{text}");

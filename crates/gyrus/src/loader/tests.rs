@@ -100,6 +100,13 @@ fn the_default_cache_of_a_hybrid_fits_the_memory() {
     assert_eq!(sized(&model, &limited, None).unwrap().1.records, 32);
     let requested = Options { context: Some(8192), ..limited };
     assert_eq!(sized(&model, &requested, Some(1 << 40)).unwrap().1.records, 64);
+    // What the weights leave of such a limit.
+    let least = Options { memory: Some((5 << 30) + (60 << 20)), ..options.clone() };
+    let small = sized(&model, &least, Some(1 << 40)).unwrap_err();
+    assert!(matches!(small, Error::CacheMemory { available, .. } if available == 60 << 20), "{small}");
+    // Without prefixes there are no checkpoints.
+    let alone = Options { prefix_cache: false, ..options };
+    assert_eq!(sized(&model, &alone, Some((5 << 30) + (8 << 30))).unwrap().1.records, 32);
 }
 
 /// 16 sequences of a hybrid of nine billion parameters at 8,192 tokens: what is predicted is what is allocated.

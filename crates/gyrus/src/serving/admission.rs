@@ -193,8 +193,8 @@ impl Scheduler {
         true
     }
 
-    /// Frees a block for a sequence that needs one: takes back blocks that others took ahead, then blocks of sequences that
-    /// do not run, then preempts the youngest sequence. `false` if that is the sequence itself, or nothing is left.
+    /// Frees blocks for a sequence that needs one: those of a sequence that does not run, then of one whose client does not
+    /// read, then of the youngest, which is preempted. `false` if that is the sequence itself, or nothing is left.
     pub(super) fn free_blocks_for(&mut self, at: usize, slots: &mut dyn Slots) -> Result<bool, BackendError> {
         if self.reclaim_idle(at) || self.park_unread(at, slots) {
             return Ok(true);
