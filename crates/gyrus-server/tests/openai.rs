@@ -444,8 +444,8 @@ fn logprobs_leave_out_reasoning_and_calls() {
     let told = text_of(whole["logprobs"].as_array().unwrap_or_else(|| panic!("{whole}")));
     assert!(told.ends_with("green") && !told.contains("red"), "{told}: {whole}");
     body["stream"] = true.into();
-    let lines = post(server.address, "/api/chat", &body).text();
-    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let reply = post(server.address, "/api/chat", &body);
+    let lines = reply.text().lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let streamed: Vec<Value> =
         lines.filter_map(|mut line| line["logprobs"].as_array_mut().cloned()).flatten().collect();
     assert_eq!(Some(&streamed), whole["logprobs"].as_array());
