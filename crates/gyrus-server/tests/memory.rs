@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::client::{get, post, receive, receive_head, send};
-use common::{config, start};
+use common::{config, resident, start};
 use serde_json::json;
 
 /// A body of 3.4 MB whose values take 122 MB, and whose answer takes long.
@@ -17,13 +17,6 @@ fn wide(max_tokens: usize, n: usize) -> String {
     format!(
         "{{\"prompt\": \"Once\", \"max_tokens\": {max_tokens}, \"n\": {n}, \"ignore_eos\": true, \"metadata\": [{zeros}]}}"
     )
-}
-
-/// Bytes of memory that this process has in use.
-fn resident() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
 }
 
 fn ask(address: SocketAddr, body: &str) -> u16 {

@@ -202,3 +202,10 @@ impl Drop for Running {
         }
     }
 }
+
+/// Bytes of memory that this process has in use.
+pub(crate) fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
+}
