@@ -439,7 +439,7 @@ fn logprobs_leave_out_reasoning_and_calls() {
         assert_eq!(&streamed.flatten().cloned().collect::<Vec<Value>>(), tokens);
     }
     let mut body = json!({ "model": "tales", "messages": messages, "logprobs": true, "think": true, "stream": false,
-        "regex": "<think>red</think>green", "options": { "temperature": 0 } });
+        "options": { "temperature": 0, "regex": "<think>red</think>green" } });
     let whole = post(server.address, "/api/chat", &body).json();
     let told = text_of(whole["logprobs"].as_array().unwrap_or_else(|| panic!("{whole}")));
     assert!(told.ends_with("green") && !told.contains("red"), "{told}: {whole}");
