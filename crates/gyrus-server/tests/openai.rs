@@ -438,7 +438,7 @@ fn logprobs_leave_out_reasoning_and_calls() {
             chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
         assert_eq!(&streamed.flatten().cloned().collect::<Vec<Value>>(), tokens);
     }
-    let mut body = json!({ "model": "tales", "messages": messages, "logprobs": true, "think": true, "stream": false,
+    let mut body = json!({ "model": "tales", "messages": messages, "logprobs": true, "stream": false,
         "options": { "temperature": 0, "regex": "<think>red</think>green" } });
     let whole = post(server.address, "/api/chat", &body).json();
     let told = text_of(whole["logprobs"].as_array().unwrap_or_else(|| panic!("{whole}")));
