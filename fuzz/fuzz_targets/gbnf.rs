@@ -23,8 +23,8 @@ fn expanded(data: &str) -> String {
     let mut parts = data.splitn(3, '\u{1}');
     match (parts.next(), parts.next(), parts.next()) {
         (Some(head), Some(unit), Some(tail)) if !unit.is_empty() => {
-            let room = Limits::default().source_bytes.saturating_sub(head.len() + tail.len());
-            format!("{head}{}{tail}", unit.repeat(room / unit.len()))
+            let free = Limits::default().source_bytes.saturating_sub(head.len() + tail.len());
+            format!("{head}{}{tail}", unit.repeat(free / unit.len()))
         }
         _ => data.to_owned(),
     }

@@ -29,7 +29,7 @@ async fn run<T: Send + 'static>(
         let turn = turn.map_err(|_| Failure::server("no thread encodes any more"))?;
         let caller = Arc::clone(caller);
         let work = move || {
-            // Work whose client has gone keeps its places and its room until it has ended.
+            // Work whose client has gone keeps its places and its bytes until it has ended.
             let _kept = (places, turn, caller);
             work(lease.model())
         };

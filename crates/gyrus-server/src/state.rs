@@ -89,8 +89,8 @@ pub(crate) struct Caller {
     pub(crate) id: String,
     /// When its headers had come. Its time begins then.
     pub(crate) arrived: Instant,
-    /// The room that its body takes, set when the body was read. Whatever works for the request has the caller, also a stream
-    /// and a thread that outlives its client, so the room is taken for as long as something of the request is in memory.
+    /// The bytes that its body takes, set when the body was read. Whatever works for the request has the caller, also a stream
+    /// and a thread that outlives its client, so the bytes are counted for as long as something of the request is in memory.
     pub(crate) held: OnceLock<Held>,
 }
 

@@ -404,7 +404,7 @@ fn models_share_a_budget() {
 fn a_budget_limits_the_default_cache() {
     let Some(mut source) = TestSource::tales() else { return };
     let weights = source.model().weight_bytes();
-    // Far more tokens than the budget has room for.
+    // Far more tokens than fit the budget.
     source.options = Options { context: None, sessions: 128, ..source.options };
     let full = source.model().context().cache_bytes;
     let budget = weights + full / 4;

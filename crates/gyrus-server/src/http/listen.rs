@@ -25,7 +25,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A listening socket and what its connections need.
-struct Door {
+struct Listening {
     listener: TcpListener,
     router: Router,
     state: Arc<State>,
@@ -41,7 +41,7 @@ pub(crate) async fn listen(
     state: Arc<State>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), SetupError> {
-    let door = Door {
+    let listening = Listening {
         listener,
         router,
         places: Arc::new(Semaphore::new(state.config.connections)),
@@ -51,20 +51,20 @@ pub(crate) async fn listen(
     };
     let mut connections = JoinSet::new();
     tokio::select! {
-        never = door.serve(&mut connections) => match never {},
+        never = listening.serve(&mut connections) => match never {},
         () = stop => {}
     }
-    door.state.phase.send_replace(Phase::Draining);
+    listening.state.phase.send_replace(Phase::Draining);
     // Whoever asks meanwhile whether the server is ready is told that it is not, and is not waited for.
     let mut late = JoinSet::new();
     tokio::select! {
-        never = door.serve(&mut late) => match never {},
-        () = drain(&door.state, connections) => {}
+        never = listening.serve(&mut late) => match never {},
+        () = drain(&listening.state, connections) => {}
     }
     Ok(())
 }
 
-impl Door {
+impl Listening {
     /// Accepts connections for ever.
     async fn serve(&self, connections: &mut JoinSet<()>) -> Infallible {
         loop {

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::chunk::ChatStream;
 use super::logprobs;
 use super::{
-    IGNORED, finish_reason, set_format, take_choices, take_limit, take_stream, take_tools, take_verbosity,
-    tool_call, usage,
+    IGNORED, PREDICTION, finish_reason, set_format, take_choices, take_limit, take_stream, take_tools,
+    take_verbosity, tool_call, usage,
 };
 use crate::collected::{Choice, Collected};
 use crate::failure::{Failure, json_response};
@@ -65,6 +65,7 @@ pub(crate) fn parse(body: &[u8]) -> Result<(Wanted, Style), Failure> {
     }
     fields.refuse(REFUSED)?;
     fields.ignore(IGNORED);
+    fields.ignore(PREDICTION);
     fields.ignore(&["reasoning_format"]);
     fields.finish()?;
     Ok((wanted, Style { stream, include_usage, logprobs }))

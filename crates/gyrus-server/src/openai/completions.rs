@@ -5,7 +5,7 @@ use gyrus::{Event, Model};
 use serde_json::{Value, json};
 
 use super::chat::Style;
-use super::{IGNORED, finish_reason, logprobs, take_choices, take_limit, take_stream, usage};
+use super::{IGNORED, PREDICTION, finish_reason, logprobs, take_choices, take_limit, take_stream, usage};
 use crate::collected::{Collected, Counts, Token};
 use crate::failure::{Failure, Wire, json_response};
 use crate::fields::Fields;
@@ -48,6 +48,7 @@ pub(crate) fn parse(body: &[u8]) -> Result<(Vec<Wanted>, Style), Failure> {
     }
     fields.refuse(&["echo"])?;
     fields.ignore(IGNORED);
+    fields.ignore(PREDICTION);
     fields.finish()?;
     let style = Style { stream, include_usage, logprobs: wanted.logprobs.is_some() };
     let mut all = vec![wanted];

@@ -31,8 +31,10 @@ const IGNORED: &[&str] = &[
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_retention",
-    "prediction",
 ];
+
+/// Text that the answer may repeat: it would only make it faster. Requests of `/v1/responses` have no such field.
+const PREDICTION: &[&str] = &["prediction"];
 
 /// Takes `verbosity`. No template knows it, so that only the default can be had.
 fn take_verbosity(fields: &mut Fields) -> Result<(), Failure> {

@@ -4,7 +4,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::response_stream::ResponseStream;
-use super::{set_format, take_limit, take_tools, take_verbosity};
+use super::{IGNORED, set_format, take_limit, take_tools, take_verbosity};
 use crate::failure::{Failure, json_bytes, to_json};
 use crate::fields::{Fields, aside};
 use crate::messages::{message, text_of};
@@ -15,18 +15,6 @@ use crate::wanted::{Wanted, WantedPrompt};
 
 /// Fields that would change the answer.
 const REFUSED: &[&str] = &["previous_response_id", "conversation", "background", "prompt", "max_tool_calls"];
-
-/// Fields that change nothing about it.
-const IGNORED: &[&str] = &[
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "stream_options",
-];
 
 /// What `include` may ask for. Reasoning comes as text, so that nothing of it is encrypted.
 const INCLUDED: [&str; 2] = [LOGPROBS, "reasoning.encrypted_content"];
@@ -164,6 +152,7 @@ pub(crate) fn parse(body: &[u8]) -> Result<(Wanted, bool, Vec<u8>), Failure> {
     wanted.logprobs = has_logprobs.then_some(top as usize);
     fields.refuse(REFUSED)?;
     fields.ignore(IGNORED);
+    fields.ignore(&["stream_options"]);
     fields.finish()?;
     Ok((wanted, stream, echo))
 }
