@@ -189,6 +189,8 @@ fn a_server_that_drains_says_so() {
     running.write_all(head.as_bytes()).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     server.stop();
+    // A connection without a request is closed when the drain begins.
+    std::thread::sleep(Duration::from_millis(200));
     assert_eq!(after(server.address, "ok"), (503, "shutting down".to_owned()));
     let reply = get(server.address, "/health");
     assert_eq!((reply.status, reply.header("connection")), (503, Some("close")));
