@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use gyrus_kernels::Launch;
 use gyrus_kernels::call::RopeTuning;
-use gyrus_kernels::grid::{Case, RunError, Runner};
+use gyrus_kernels::grid::{Case, RunError, Runner, Step};
 use gyrus_kernels::shader::Rungs;
 
 use crate::buffer::Buffer;
@@ -103,7 +103,12 @@ impl Runner for GpuRunner {
     fn fits(&self, case: &Case) -> bool {
         let device = self.gpu.capabilities();
         let bound = case.steps.iter().map(|step| step.launch.slots().len()).max().unwrap_or(0);
-        bound <= device.storage_buffers && case.workgroup_bytes <= device.workgroup_memory
+        // Devices with cooperative matrices have those of 16×16; those of 8×8 are Metal's.
+        let is_for_metal =
+            |step: &Step| step.launch.variant().constants.contains(&("MATRIX", "8".to_owned()));
+        bound <= device.storage_buffers
+            && case.workgroup_bytes <= device.workgroup_memory
+            && !case.steps.iter().any(is_for_metal)
     }
 
     fn run(&mut self, launch: &Launch, buffers: &mut [Vec<u32>]) -> Result<(), RunError> {

@@ -149,7 +149,7 @@ impl Mixture {
                 let w = &self.weight.values[row * k..][..k];
                 let sum: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
                 let bias = if self.experts.bias { f64::from(self.biases[row]) } else { 0.0 };
-                let tolerance = factor * (self.error)(w, x) + 1e-6 * (factor * sum).abs() + 1e-7 * bias.abs();
+                let tolerance = factor * (self.error)(w, x) + 1e-6 * (factor * sum).abs() + 2e-7 * bias.abs();
                 all.push((factor * sum + bias, tolerance));
             }
         }
