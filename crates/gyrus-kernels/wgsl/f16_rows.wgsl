@@ -2,7 +2,7 @@
 //
 //   0  x         [m, k] f32, rows x_stride apart
 //   1  norm      [k] f32, the weight of an RMS norm that rows are multiplied by, if NORM
-//   2  h         [m, k rounded up to a multiple of 64] f16: v · 2^e, then zeros
+//   2  h         [m, k rounded up to a multiple of 128] f16: v · 2^e, then zeros
 //   3  h_scales  [m] f32: 2^-e; with NORM also / sqrt(mean(x²) + eps), so that h · h_scale is the row's RMS norm
 //   4  params    F16RowsParams (immediates where the device has them)
 //
@@ -79,8 +79,8 @@ fn KERNEL(here: Invocation) {
     // The biased exponent, clamped so that both factors are normal numbers.
     let exponent = clamp(bits >> 23u, 15u, 254u);
     let factor = bitcast<f32>((268u - exponent) << 23u);
-    let start = row_index * ((params.k + 63u) / 64u * 8u);
-    for (var i = here.local_index; i < (params.k + 63u) / 64u * 8u; i += WORKGROUP) {
+    let start = row_index * ((params.k + 127u) / 128u * 16u);
+    for (var i = here.local_index; i < (params.k + 127u) / 128u * 16u; i += WORKGROUP) {
         var low = vec4<f32>();
         var high = vec4<f32>();
         if (2u * i < quads) {

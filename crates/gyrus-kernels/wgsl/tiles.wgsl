@@ -3,7 +3,7 @@
 //   0  quants    the weight matrix in planes, by WEIGHT (lib/weights.wgsl)
 //   1  high      likewise, if the type has high bits
 //   2  scales    likewise, if the type is quantised
-//   3  x         [m, k rounded up to a multiple of 64] f16, zero beyond k, as f16_rows writes it
+//   3  x         [m, k rounded up to a multiple of 128] f16, zero beyond k, as f16_rows writes it
 //   4  x_scales  [m] f32, if SPLITS is 1
 //   5  y         [m, y_stride] f32: n columns from y_offset on are written. SPLITS > 1: [SPLITS, m, n] partial sums
 //   6  params    MatMulParams (immediates where the device has them)

@@ -20,6 +20,9 @@ const SHAPES: [(u32, u32); 4] = [(3072, 2048), (2048, 2048), (16_384, 2048), (20
 /// Bytes of weight copies to cycle through, so that weights come from memory, as in a whole model.
 const WEIGHTS: u64 = 192 << 20;
 
+/// Bytes of workgroup memory that the largest tiles need.
+const MEMORY: u32 = 48 << 10;
+
 #[derive(Debug, Serialize)]
 struct Row {
     kernel: String,
@@ -66,8 +69,8 @@ pub(super) fn run(part: &str, args: &BenchArgs) -> Result<()> {
             Some(weight) if !software => (WEIGHTS / weight.total_bytes()).clamp(1, 16),
             _ => 1,
         };
-        let dispatches = (0..copies).map(|_| bound(gpu, &timed)).collect::<Result<Vec<_>>>()?;
-        let dispatches: Vec<&Dispatch> = dispatches.iter().flatten().collect();
+        let dispatches = bound(gpu, &timed, copies)?;
+        let dispatches: Vec<&Dispatch> = dispatches.iter().collect();
         let time = gpu.median_time(&dispatches, if software { 1 } else { 4 }, args.repetitions)?;
         let seconds = time.as_secs_f64() / copies as f64;
         let bytes: u64 = timed.launch.slots().iter().map(|slot| slot.bytes).sum();
@@ -138,12 +141,12 @@ fn products(
             gate,
             splits,
             y_stride: if gate.is_some() { n / 2 } else { n },
-            tuning: TileTuning { shape, ..Default::default() },
+            tuning: TileTuning { shape, memory: Some(MEMORY), ..Default::default() },
             ..TileCall::new(weight, tokens)
         };
         let launch = match call.launch(rungs) {
             // A gate wants an even number of subgroups side by side.
-            Err(LaunchError::Tuning { .. }) if gate.is_some() => continue,
+            Err(LaunchError::Tuning { .. }) => continue,
             other => other?,
         };
         let gated = if gate.is_some() { " gated" } else { "" };
@@ -163,43 +166,55 @@ fn products(
 fn cooperative() -> Vec<TileShape> {
     let (large, tall, small) = (TileShape::new(128, 128), TileShape::new(128, 64), TileShape::new(64, 64));
     let wide = TileShape::new(64, 128);
-    vec![
+    let mut all = vec![
         large,
         TileShape { matrices: [4, 4], ..large },
         tall,
-        TileShape { double: true, ..tall },
         TileShape { step: 64, ..tall },
         TileShape { matrices: [4, 4], ..tall },
         wide,
         TileShape { matrices: [4, 2], ..wide },
-        TileShape { double: true, ..wide },
         small,
-        TileShape { double: true, ..small },
         TileShape { step: 64, ..small },
         TileShape { matrices: [4, 2], ..small },
         TileShape::new(32, 64),
-    ]
+    ];
+    // Few rows: a product takes the time in which workgroups wait for their steps along k.
+    let few = [
+        (64, 64, [2, 2], 64),
+        (64, 64, [2, 1], 128),
+        (64, 32, [1, 1], 64),
+        (64, 32, [1, 1], 128),
+        (32, 32, [1, 1], 64),
+        (32, 32, [1, 1], 128),
+        (32, 32, [1, 1], 256),
+    ];
+    all.extend(few.map(|(rows, columns, matrices, step)| TileShape {
+        matrices,
+        step,
+        ..TileShape::new(rows, columns)
+    }));
+    all
 }
 
 fn described(shape: TileShape, rungs: Rungs, splits: u32) -> String {
-    let TileShape { rows, columns, matrices: [a, b], step, double, .. } = shape;
+    let TileShape { rows, columns, matrices: [a, b], step, .. } = shape;
     let splits = if splits > 1 { format!(", k in {splits} parts") } else { String::new() };
     if !rungs.cooperative {
         return format!("{rows}×{columns}{splits}");
     }
-    let double = if double { ", double" } else { "" };
-    format!("{rows}×{columns}×{step}, {a}×{b} a subgroup{double}{splits}")
+    format!("{rows}×{columns}×{step}, {a}×{b} a subgroup{splits}")
 }
 
-/// What is timed, with buffers of its own. Numbers are such that none overflows: what a card draws, and with it its clock,
-/// follows from the bits it moves.
-fn bound(gpu: &Gpu, timed: &Timed) -> Result<Vec<Dispatch>> {
+/// What is timed, so many times, each with buffers of its own. Numbers are such that none overflows: what a card draws, and
+/// with it its clock, follows from the bits it moves.
+fn bound(gpu: &Gpu, timed: &Timed, copies: u64) -> Result<Vec<Dispatch>> {
     let mut noise = Noise::new(1);
-    let mut buffers: Vec<Buffer> = Vec::new();
+    let mut contents: Vec<Vec<u8>> = Vec::new();
     for slot in timed.launch.slots() {
         let words = (slot.bytes / 4) as usize;
         let quantized = timed.weight.is_some_and(|weight| weight.dtype().is_quantized());
-        let contents = match slot.name {
+        let contents_of = match slot.name {
             "y" | "h" | "h_scales" => vec![0; words],
             name if name == Plane::Scales.name() => vec![0x2400_2400; words],
             name if name == Plane::High.name() || name == Plane::Quants.name() && quantized => {
@@ -210,13 +225,17 @@ fn bound(gpu: &Gpu, timed: &Timed) -> Result<Vec<Dispatch>> {
             "x_scales" | "norm" => vec![1f32.to_bits(); words],
             _ => noise.elements(Storage::F16, words),
         };
-        let bytes: Vec<u8> = contents.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
-        buffers.push(gpu.upload(&bytes)?);
+        contents.push(contents_of.iter().flat_map(|word: &u32| word.to_le_bytes()).collect());
     }
-    let mut dispatches = vec![gpu.bind(&timed.launch, &buffers.iter().collect::<Vec<_>>())?];
-    if let (Some(sum), Some(parts)) = (&timed.sum, buffers.last()) {
-        let [scales, y] = [1, 2].map(|i| gpu.buffer(sum.slots()[i].bytes));
-        dispatches.push(gpu.bind(sum, &[parts, &scales?, &y?])?);
+    let mut dispatches = Vec::new();
+    for _ in 0..copies {
+        let buffers: Vec<Buffer> =
+            contents.iter().map(|bytes| gpu.upload(bytes)).collect::<Result<_, _>>()?;
+        dispatches.push(gpu.bind(&timed.launch, &buffers.iter().collect::<Vec<_>>())?);
+        if let (Some(sum), Some(parts)) = (&timed.sum, buffers.last()) {
+            let [scales, y] = [1, 2].map(|i| gpu.buffer(sum.slots()[i].bytes));
+            dispatches.push(gpu.bind(sum, &[parts, &scales?, &y?])?);
+        }
     }
     Ok(dispatches)
 }

@@ -2,8 +2,8 @@ use crate::launch::{Access, Launch, LaunchError, Slot, grid};
 use crate::params::F16RowsParams;
 use crate::shader::{Rungs, Variant};
 
-/// Rows of f16 are padded to a multiple of this.
-pub(super) const PADDED: u32 = 64;
+/// Rows of f16 are padded to a multiple of this, so that tiles can stage as many elements at a time.
+pub(super) const PADDED: u32 = 128;
 
 /// Rows of activations as f16 with one scale a row, for a [`TileCall`](super::TileCall).
 ///

@@ -54,12 +54,16 @@ pub struct TileTuning {
     pub shape: Option<TileShape>,
     /// About the least number of workgroups that keeps the device busy.
     pub workgroups: Option<u32>,
+    /// Bytes of workgroup memory of the device, if more than the 32 KiB that all devices with cooperative matrices have.
+    pub memory: Option<u32>,
 }
 
 impl TileTuning {
     /// The default of [`workgroups`](TileTuning::workgroups): more than the 132 multiprocessors of an H200, on which it was
     /// measured, so that a last wave of workgroups is not mostly idle.
     pub const WORKGROUPS: u32 = 160;
+    /// The default of [`memory`](TileTuning::memory).
+    const MEMORY: u32 = 32 << 10;
 }
 
 /// What a workgroup computes, and how.
@@ -69,12 +73,10 @@ pub struct TileShape {
     pub rows: u32,
     /// Columns, likewise.
     pub columns: u32,
-    /// Rows and columns of fragments of a subgroup: 2 or 4 each. For cooperative matrices only, as all below.
+    /// Rows and columns of fragments of a subgroup: 1, 2 or 4 each. For cooperative matrices only, as all below.
     pub matrices: [u32; 2],
-    /// Elements of `k` that are staged at a time: 32 or 64.
+    /// Elements of `k` that are staged at a time: 32, 64, 128 or 256, a divisor of a padded row.
     pub step: u32,
-    /// Whether workgroup memory is double-buffered.
-    pub double: bool,
     /// Rows and columns of a fragment: 16; 8 on Apple's GPUs.
     pub side: u32,
 }
@@ -83,7 +85,7 @@ impl TileShape {
     /// A tile of this many rows and columns.
     pub const fn new(rows: u32, columns: u32) -> TileShape {
         let matrices = [if rows < 128 { 2 } else { 4 }, 2];
-        TileShape { rows, columns, matrices, step: 32, double: false, side: 16 }
+        TileShape { rows, columns, matrices, step: 32, side: 16 }
     }
 }
 
@@ -94,6 +96,15 @@ const SHAPES: [TileShape; 5] = [
     TileShape::new(64, 128),
     TileShape::new(64, 64),
     TileShape::new(32, 64),
+];
+
+/// Tiles for products with too few outputs for [`SHAPES`], likewise from the largest: with cooperative matrices such a
+/// product takes the time in which a workgroup waits for its steps along `k`, so that steps are long.
+const LONG_STEPS: [TileShape; 4] = [
+    TileShape { matrices: [2, 1], step: 128, ..TileShape::new(64, 64) },
+    TileShape { matrices: [1, 1], step: 128, ..TileShape::new(64, 32) },
+    TileShape { matrices: [1, 1], step: 128, ..TileShape::new(32, 32) },
+    TileShape { matrices: [1, 1], step: 256, ..TileShape::new(32, 32) },
 ];
 
 impl TileCall {
@@ -196,10 +207,14 @@ impl TileCall {
             push("biases", 8, Access::Read, 4 * u64::from(weight.rows()));
         }
 
-        let shape = self.shape();
+        let shape = self.shape(cooperative);
         let count = u64::from(splits) * self.tiles(shape);
         let mut params = product.params(x_stride, self.accumulate);
         params.tiles = experts.map_or(0, |experts| experts.most_tiles(self.rows));
+        if cooperative && !x_stride.is_multiple_of(shape.step.max(1)) {
+            let (name, needed) = ("step", "a divisor of the elements from one row of x to the next");
+            return Err(LaunchError::Tuning { kernel: kernel(), name, value: shape.step, needed });
+        }
         let (workgroup, mut constants) = if cooperative { shape.cooperative()? } else { shape.plain()? };
         if cooperative && self.gate.is_some() && !(shape.columns / shape.of_subgroup()[1]).is_multiple_of(2) {
             let (name, needed) = ("columns", "an even number of subgroups side by side with a gate");
@@ -237,20 +252,44 @@ impl TileCall {
     }
 
     /// The shape of the tuning, or the largest that gives enough workgroups and is not mostly padding.
-    fn shape(&self) -> TileShape {
+    fn shape(&self, cooperative: bool) -> TileShape {
         if let Some(experts) = self.experts {
             return TileShape::new(experts.tile_rows(self.rows), 128);
         }
-        let enough = self.tuning.workgroups.unwrap_or(TileTuning::WORKGROUPS).into();
-        let splits = u64::from(self.splits);
-        // Tiles of 32 rows are for few rows only: with more they would read the weights too often.
-        let least = if self.rows > 32 { 64 } else { 32 };
+        if let Some(shape) = self.tuning.shape {
+            return shape;
+        }
+        let enough = u64::from(self.tuning.workgroups.unwrap_or(TileTuning::WORKGROUPS));
+        let workgroups = |shape: TileShape| u64::from(self.splits) * self.tiles(shape);
+        // Tiles of 32 rows are for few rows only: with more they would read the weights too often. Cooperative matrices
+        // have other tiles for few rows.
+        let least = if self.rows > 32 || cooperative { 64 } else { 32 };
         let mut fitting = SHAPES
             .into_iter()
             .filter(|shape| shape.rows == least || shape.rows > least && shape.rows / 2 < self.rows);
         let last = SHAPES[if least == 64 { 3 } else { 4 }];
-        let largest = || fitting.find(|shape| splits * self.tiles(*shape) >= enough).unwrap_or(last);
-        self.tuning.shape.unwrap_or_else(largest)
+        match fitting.find(|shape| workgroups(*shape) >= enough) {
+            // The workgroups of a single row of tiles all wait for weights from memory.
+            Some(shape) if cooperative && shape == last && self.rows <= 64 => TileShape { step: 64, ..shape },
+            Some(shape) => shape,
+            None if cooperative => self.long_steps(enough, workgroups),
+            None => last,
+        }
+    }
+
+    /// The largest of [`LONG_STEPS`] that gives half of the workgroups that are enough. Such a workgroup has as many bytes in
+    /// flight as two of shorter steps.
+    fn long_steps(&self, enough: u64, workgroups: impl Fn(TileShape) -> u64) -> TileShape {
+        let [wide, middle, small, longest] = LONG_STEPS;
+        let memory = self.tuning.memory.unwrap_or(TileTuning::MEMORY);
+        let fits = |shape: TileShape| shape.memory() <= memory;
+        let of_rows = [wide, middle].into_iter().filter(|shape| self.rows > 32 && fits(*shape));
+        if let Some(shape) = of_rows.into_iter().find(|shape| workgroups(*shape) >= enough / 2) {
+            return shape;
+        }
+        // The longest steps need so much memory that few workgroups run side by side.
+        let divides = self.weight.cols().next_multiple_of(PADDED).is_multiple_of(longest.step);
+        if divides && fits(longest) && workgroups(small) < enough { longest } else { small }
     }
 
     fn tiles(&self, shape: TileShape) -> u64 {
@@ -272,20 +311,27 @@ impl TileShape {
         self.matrices.map(|count| count * self.side)
     }
 
+    /// Bytes of workgroup memory with cooperative matrices: a step of both operands, and a fragment of each subgroup.
+    fn memory(&self) -> u32 {
+        let [of_rows, of_columns] = self.of_subgroup();
+        let subgroups = self.rows / of_rows * (self.columns / of_columns);
+        2 * (self.rows + self.columns) * (self.step + 8) + 4 * subgroups * self.side * self.side
+    }
+
     /// Invocations and constants of the kernel with cooperative matrices.
     fn cooperative(&self) -> Result<(u32, Constants), LaunchError> {
-        // Large tiles with one stage need less than 32 KiB; two stages are for devices with more.
+        // Large tiles with steps of 32 need less than 32 KiB; others are for devices with more.
         const MEMORY: u32 = 48 << 10;
-        let TileShape { rows, columns, matrices, step, double, side } = *self;
+        let TileShape { rows, columns, matrices, step, side } = *self;
         let refused = |name, value, needed| {
             let kernel = "tiles_cooperative".to_owned();
             Err(LaunchError::Tuning { kernel, name, value, needed })
         };
         for (name, value, allowed, needed) in [
-            ("rows of matrices", matrices[0], [2, 4], "2 or 4"),
-            ("columns of matrices", matrices[1], [2, 4], "2 or 4"),
-            ("step", step, [32, 64], "32 or 64"),
-            ("side", side, [8, 16], "8 or 16"),
+            ("rows of matrices", matrices[0], &[1, 2, 4][..], "1, 2 or 4"),
+            ("columns of matrices", matrices[1], &[1, 2, 4][..], "1, 2 or 4"),
+            ("step", step, &[32, 64, 128, 256][..], "32, 64, 128 or 256"),
+            ("side", side, &[8, 16][..], "8 or 16"),
         ] {
             if !allowed.contains(&value) {
                 return refused(name, value, needed);
@@ -306,14 +352,12 @@ impl TileShape {
         if !weight_groups.is_multiple_of(workgroup) || !x_groups.is_multiple_of(workgroup) {
             return refused("workgroup", workgroup, "a divisor of the pieces that are staged");
         }
-        let stages = 1 + u32::from(double);
-        let memory = 2 * stages * (rows + columns) * (step + 8) + 4 * subgroups * side * side;
-        if memory > MEMORY {
-            return refused("bytes of workgroup memory", memory, "at most 49,152");
+        if self.memory() > MEMORY {
+            return refused("bytes of workgroup memory", self.memory(), "at most 49,152");
         }
         let constants = vec![
             ("STEP", format!("{step}u")),
-            ("STAGES", stages.to_string()),
+            ("SLICES", (step / side).to_string()),
             ("MATRIX", side.to_string()),
             ("MATRIX_ROWS", matrices[0].to_string()),
             ("MATRIX_COLUMNS", matrices[1].to_string()),
@@ -365,8 +409,38 @@ mod tests {
             (17, 512, (32, 64)),
         ] {
             let weight = WeightLayout::new(DType::Q4_0, n, 2048).unwrap();
-            let TileShape { rows: height, columns, .. } = TileCall::new(weight, rows).shape();
+            let TileShape { rows: height, columns, .. } = TileCall::new(weight, rows).shape(false);
             assert_eq!((height, columns), expected, "{rows} × {n}");
+        }
+    }
+
+    /// With cooperative matrices, products of few outputs have long steps, if rows are whole steps.
+    #[test]
+    fn steps_are_long_where_outputs_are_few() {
+        for (rows, n, k, expected) in [
+            (512, 16_384, 2048, (128, 128, 32)),
+            (512, 2048, 2048, (64, 64, 32)),
+            (128, 3072, 2048, (64, 64, 128)),
+            (128, 2048, 8192, (64, 32, 128)),
+            (48, 16_384, 2048, (64, 64, 64)),
+            (48, 3072, 2048, (64, 32, 128)),
+            (48, 2048, 8192, (32, 32, 256)),
+            (48, 2048, 896, (32, 32, 128)),
+            (32, 16_384, 2048, (64, 64, 64)),
+            (32, 8192, 2048, (32, 32, 128)),
+            (17, 512, 2048, (32, 32, 256)),
+        ] {
+            let weight = WeightLayout::new(DType::Q4_0, n, k).unwrap();
+            let tuning = TileTuning { memory: Some(48 << 10), ..TileTuning::default() };
+            let call = TileCall { tuning, ..TileCall::new(weight, rows) };
+            let TileShape { rows: height, columns, step, .. } = call.shape(true);
+            assert_eq!((height, columns, step), expected, "{rows} × {n} × {k}");
+            assert!(call.launch(Rungs::ALL).is_ok());
+            // What every device with cooperative matrices can do.
+            let call = TileCall::new(weight, rows);
+            let shape = call.shape(true);
+            assert!(shape.memory() <= 32 << 10, "{shape:?}");
+            assert!(call.launch(Rungs::ALL).is_ok());
         }
     }
 }

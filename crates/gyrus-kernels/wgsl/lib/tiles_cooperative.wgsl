@@ -2,8 +2,8 @@
 // each with MATRIX_ROWS × MATRIX_COLUMNS accumulator fragments of MATRIX × MATRIX. Each fragment is a variable of its
 // own: compilers do not reliably keep an array of fragments in registers.
 //
-// STAGES 1: the loads of the next step are in flight in registers while this step is multiplied. STAGES 2: in addition,
-// workgroup memory is double-buffered, which saves a barrier a step.
+// The loads of the next step are in flight in registers while a step is multiplied. SLICES fragments along k are a step; the
+// loop over them is unrolled, so that their loads overlap.
 
 #if MATRIX == 16
 #define FRAGMENT_A coop_mat16x16<f16, A>
@@ -28,8 +28,8 @@ const W_STAGE: u32 = TILE_COLUMNS * STAGE_STRIDE;
 const SIDE: u32 = MATRIX;
 const AREA: u32 = SIDE * SIDE;
 
-var<workgroup> staged_x: array<STAGED, X_STAGE * STAGES>;
-var<workgroup> staged_w: array<STAGED, W_STAGE * STAGES>;
+var<workgroup> staged_x: array<STAGED, X_STAGE>;
+var<workgroup> staged_w: array<STAGED, W_STAGE>;
 // One fragment of each subgroup, for the epilogue; before the loop, zeros that initialise the accumulators.
 var<workgroup> fragments: array<f32, SUBGROUP_COUNT * AREA>;
 
@@ -94,8 +94,8 @@ fn four_f16(word: u32, s: Weights16) -> vec4<f16> {
 }
 #endif
 
-fn stage_weights(group: u32, s: Weights16, stage: u32) {
-    let at = stage * W_STAGE + group / WEIGHT_GROUPS * STAGE_STRIDE + group % WEIGHT_GROUPS * 4u * STAGED_PER_4;
+fn stage_weights(group: u32, s: Weights16) {
+    let at = group / WEIGHT_GROUPS * STAGE_STRIDE + group % WEIGHT_GROUPS * 4u * STAGED_PER_4;
 #if BIT_CONVERT
     put_w(at, four_f16(s.q8.x, s));
     put_w(at + STAGED_PER_4, four_f16(s.q8.y, s));
@@ -110,8 +110,8 @@ fn stage_weights(group: u32, s: Weights16, stage: u32) {
 #endif
 }
 
-fn stage_x(group: u32, values: F16x8, stage: u32) {
-    let at = stage * X_STAGE + group / X_GROUPS * STAGE_STRIDE + group % X_GROUPS * 2u * STAGED_PER_4;
+fn stage_x(group: u32, values: F16x8) {
+    let at = group / X_GROUPS * STAGE_STRIDE + group % X_GROUPS * 2u * STAGED_PER_4;
     put_x(at, values.low);
     put_x(at + STAGED_PER_4, values.high);
 }
@@ -172,28 +172,15 @@ fn KERNEL(here: Invocation) {
 #end
 #end
 
-#if STAGES == 2
-    for (var i = 0u; i < WEIGHT_LOADS; i += 1u) {
-        stage_weights(here.local_index + i * WORKGROUP, next_w[i], 0u);
-    }
-    for (var i = 0u; i < X_LOADS; i += 1u) {
-        stage_x(here.local_index + i * WORKGROUP, next_x[i], 0u);
-    }
-#endif
     for (var step = tile.first_step; step < tile.end_step; step += 1u) {
         workgroupBarrier();
-#if STAGES == 1
         for (var i = 0u; i < WEIGHT_LOADS; i += 1u) {
-            stage_weights(here.local_index + i * WORKGROUP, next_w[i], 0u);
+            stage_weights(here.local_index + i * WORKGROUP, next_w[i]);
         }
         for (var i = 0u; i < X_LOADS; i += 1u) {
-            stage_x(here.local_index + i * WORKGROUP, next_x[i], 0u);
+            stage_x(here.local_index + i * WORKGROUP, next_x[i]);
         }
         workgroupBarrier();
-        let stage = 0u;
-#else
-        let stage = (step - tile.first_step) % 2u;
-#endif
         if (step + 1u < tile.end_step) {
             for (var i = 0u; i < WEIGHT_LOADS; i += 1u) {
                 next_w[i] = load_weights(here.local_index + i * WORKGROUP, step + 1u, first_column);
@@ -202,9 +189,10 @@ fn KERNEL(here: Invocation) {
                 next_x[i] = x[x_index(here.local_index + i * WORKGROUP, step + 1u, first_row)];
             }
         }
-        for (var k = 0u; k < STEP / SIDE; k += 1u) {
-            let at_x = stage * X_STAGE + subgroup_x + k * (SIDE / 4u * STAGED_PER_4);
-            let at_w = stage * W_STAGE + subgroup_w + k * (SIDE / 4u * STAGED_PER_4);
+#repeat K SLICES
+        {
+            let at_x = subgroup_x + K##u * (SIDE / 4u * STAGED_PER_4);
+            let at_w = subgroup_w + K##u * (SIDE / 4u * STAGED_PER_4);
 #repeat I MATRIX_ROWS
             let at_a##I = at_x + I##u * SIDE * STAGE_STRIDE;
             let a##I = coopLoadT<FRAGMENT_A>(&staged_x[at_a##I], STAGE_STRIDE);
@@ -219,16 +207,7 @@ fn KERNEL(here: Invocation) {
 #end
 #end
         }
-#if STAGES == 2
-        if (step + 1u < tile.end_step) {
-            for (var i = 0u; i < WEIGHT_LOADS; i += 1u) {
-                stage_weights(here.local_index + i * WORKGROUP, next_w[i], 1u - stage);
-            }
-            for (var i = 0u; i < X_LOADS; i += 1u) {
-                stage_x(here.local_index + i * WORKGROUP, next_x[i], 1u - stage);
-            }
-        }
-#endif
+#end
     }
 
     // coopStoreT takes a `let` only.

@@ -88,8 +88,9 @@ impl Fuser<'_> {
                 let y_offset = y_offset + first;
                 rows += layout.rows();
                 if f16 {
-                    let workgroups = self.on.profile().tile_workgroups;
-                    let tuning = TileTuning { workgroups: Some(workgroups), ..TileTuning::default() };
+                    let workgroups = Some(self.on.profile().tile_workgroups);
+                    let memory = u32::try_from(self.on.capabilities.workgroup_memory).ok();
+                    let tuning = TileTuning { workgroups, memory, ..TileTuning::default() };
                     let bias = !biases.is_empty();
                     let call = TileCall {
                         y_stride,
