@@ -14,7 +14,7 @@ use wgpu::{
 use crate::device::{Gpu, lock};
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::spirv::int8_matrix;
+use crate::spirv::{early_loads, int8_matrix};
 use crate::vulkan_recorder::Compiled;
 
 /// A variant of a kernel. It is compiled for whoever first records it: drivers take long, and few kernels are recorded by
@@ -45,6 +45,9 @@ pub(crate) struct Recipe {
     pub(crate) entries: Vec<BindGroupLayoutEntry>,
     pub(crate) immediate_size: u32,
 }
+
+/// Translates a kernel to SPIR-V and rewrites that: its WGSL, its entry point, its override constants and its bindings.
+type Rewrite = fn(&str, &str, &[(&str, f64)], &[u32]) -> Result<Vec<u32>, String>;
 
 impl Recipe {
     pub(crate) fn refused(&self, reason: &str) -> GpuError {
@@ -157,14 +160,17 @@ impl Gpu {
         let source =
             variant.source().map_err(|error| GpuError::Source { kernel: variant.name.clone(), error })?;
         let entries = self.layout_entries(launch);
-        let spirv = if variant.has_int8_matrix() {
-            let bindings: Vec<u32> = entries.iter().map(|entry| entry.binding).collect();
-            let words = int8_matrix(&source.text, &variant.name, &variant.overrides, &bindings)
-                .map_err(|reason| GpuError::Shader { kernel: variant.key(), reason: one_line(&reason) })?;
-            Some(words)
+        let takes_spirv = self.device.features().contains(wgpu::Features::PASSTHROUGH_SHADERS);
+        let rewrite: Option<Rewrite> = if variant.has_int8_matrix() {
+            Some(int8_matrix)
         } else {
-            None
+            (variant.loads_early() && takes_spirv).then_some(early_loads)
         };
+        let bindings: Vec<u32> = entries.iter().map(|entry| entry.binding).collect();
+        let spirv = rewrite
+            .map(|rewrite| rewrite(&source.text, &variant.name, &variant.overrides, &bindings))
+            .transpose()
+            .map_err(|reason| GpuError::Shader { kernel: variant.key(), reason: one_line(&reason) })?;
         let immediate_size = match launch.params() {
             Some((_, params)) if self.rungs().immediates => params.len() as u32,
             _ => 0,
@@ -240,9 +246,9 @@ impl Gpu {
             ..Default::default()
         };
         // SAFETY: the SPIR-V was generated from a WGSL shader that naga has validated; matrix types and instructions
-        // were replaced by others of the same form. Its bindings have the numbers that wgpu gives those of the layout.
-        // The conditions for a shader without checks hold as in `Gpu::module`. Devices without int8 cooperative
-        // matrices do not have this rung.
+        // were replaced by others of the same form, or buffers are no longer declared as read-only. Its bindings have the
+        // numbers that wgpu gives those of the layout. The conditions for a shader without checks hold as in
+        // `Gpu::module`. Devices without int8 cooperative matrices do not have this rung.
         #[allow(unsafe_code)]
         unsafe {
             self.device.create_shader_module_passthrough(descriptor)

@@ -38,6 +38,19 @@ pub(crate) fn int8_matrix(
     rewritten(&translated(wgsl, entry, overrides, bindings)?)
 }
 
+/// The SPIR-V of a kernel whose read-only buffers are declared as writable, so that a driver leaves its loads where they are.
+/// The arguments are those of [`int8_matrix`].
+pub(crate) fn early_loads(
+    wgsl: &str,
+    entry: &str,
+    overrides: &[(&str, f64)],
+    bindings: &[u32],
+) -> Result<Vec<u32>, String> {
+    let (head, mut code) = decoded(&translated(wgsl, entry, overrides, bindings)?)?;
+    code.retain(|instruction| !is_read_only(instruction));
+    Ok(encoded(head, &code))
+}
+
 /// A kernel parsed and validated by naga.
 pub(crate) fn parsed(wgsl: &str) -> Result<(Module, ModuleInfo), String> {
     let module = naga::front::wgsl::parse_str(wgsl).map_err(|error| {
@@ -137,6 +150,11 @@ struct Instruction {
 
 fn instruction(op: u32, words: &[u32]) -> Instruction {
     Instruction { op, words: words.to_vec() }
+}
+
+/// Whether it declares a buffer as read-only.
+fn is_read_only(instruction: &Instruction) -> bool {
+    instruction.op == DECORATE && instruction.words.get(1) == Some(&NON_WRITABLE)
 }
 
 /// A module's header and instructions.
@@ -303,7 +321,6 @@ fn rewritten(words: &[u32]) -> Result<Vec<u32>, String> {
     if !preamble.contains(&capability) {
         out.push(capability);
     }
-    let is_read_only = |i: &Instruction| i.op == DECORATE && i.words.get(1) == Some(&NON_WRITABLE);
     out.extend(preamble.into_iter().filter(|i| !is_read_only(i)));
     out.extend(rounded.iter().map(|id| instruction(DECORATE, &[*id, NO_CONTRACTION])));
     // A type may be declared only once, so existing integer types are reused, and moved before everything that depends on

@@ -261,3 +261,29 @@ fn mat_vec_kernels_are_rewritten() {
         }
     }
 }
+
+/// Early loads change nothing but the declarations of buffers.
+#[test]
+fn early_loads_are_from_buffers_that_are_not_read_only() {
+    use gyrus_kernels::WeightLayout;
+    use gyrus_kernels::call::TileCall;
+    use gyrus_kernels::shader::Rungs;
+    use gyrus_tensor::DType;
+    let weight = WeightLayout::new(DType::Q4_K, 96, 512).unwrap();
+    let launch = TileCall::new(weight, 40).launch(Rungs::ALL).unwrap();
+    let variant = launch.variant();
+    assert!(
+        variant.loads_early()
+            && !TileCall::new(weight, 40).launch(Rungs::NONE).unwrap().variant().loads_early()
+    );
+    let bindings: Vec<u32> = launch.slots().iter().map(|slot| slot.binding).collect();
+    let text = variant.source().unwrap().text;
+    let plain = translated(&text, &variant.name, &variant.overrides, &bindings).unwrap();
+    let (_, plain) = decoded(&plain).unwrap();
+    let (_, early) =
+        decoded(&early_loads(&text, &variant.name, &variant.overrides, &bindings).unwrap()).unwrap();
+    let (read_only, others): (Vec<_>, Vec<_>) = plain.into_iter().partition(is_read_only);
+    // Quants, scales, x and its scales.
+    assert_eq!(read_only.len(), 4);
+    assert!(early == others);
+}

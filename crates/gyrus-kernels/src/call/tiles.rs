@@ -358,6 +358,7 @@ impl TileShape {
         let constants = vec![
             ("STEP", format!("{step}u")),
             ("SLICES", (step / side).to_string()),
+            ("LOADS_EARLY", "1".to_owned()),
             ("MATRIX", side.to_string()),
             ("MATRIX_ROWS", matrices[0].to_string()),
             ("MATRIX_COLUMNS", matrices[1].to_string()),

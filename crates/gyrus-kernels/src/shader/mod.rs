@@ -200,6 +200,12 @@ impl Variant {
         self.constants.iter().any(|(name, _)| *name == "INT8_MATRIX")
     }
 
+    /// Whether it loads from buffers long before it uses what it loads, to hide latency, marked by the constant `LOADS_EARLY`.
+    /// NVIDIA's driver moves such loads to their use if the buffer is read-only, so it is not told that it is.
+    pub fn loads_early(&self) -> bool {
+        self.constants.iter().any(|(name, _)| *name == "LOADS_EARLY")
+    }
+
     /// A unique name of this variant.
     pub fn key(&self) -> String {
         let mut key = self.name.clone();
