@@ -34,6 +34,8 @@ impl Server {
         let state = State::new(config, source)?;
         #[cfg(feature = "tls")]
         http::tls::acceptor(&state.config)?;
+        // A server runs for long, and its models come and go.
+        gyrus::limit_heap();
         let runtime = Builder::new_multi_thread()
             .worker_threads(state.config.threads)
             .max_blocking_threads(BLOCKING_THREADS)
@@ -67,8 +69,6 @@ impl Server {
         let listed = self.state.models.source().list();
         self.unknown_models(&listed).iter().for_each(|problem| warn!("{problem}"));
         let Server { state, runtime } = self;
-        // A server runs for long, and its models come and go.
-        gyrus::return_large_buffers();
         let served = runtime.block_on(async {
             // Before anybody can ask whether the server is ready.
             preload.iter().for_each(|name| state.preload.set(name, Loading::Pending));
