@@ -1,17 +1,25 @@
 //! The heap of the process.
 
-/// Buffers from this size on are mapped by themselves, and as much free memory stays at the end of an arena.
+/// Buffers from this size on are mapped by themselves.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE: usize = 1 << 20;
 
-/// Makes the allocator return large buffers to the system when they are freed, for processes that load and unload models.
+/// Free memory from this size on does not stay at the end of an arena.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const END: usize = 128 << 10;
+
+/// Makes the allocator keep little memory that was freed, for processes that run for long, and load and unload models. It is
+/// called before threads are started: they keep the arenas that they have.
 ///
-/// glibc raises its limit for that to the size of the largest buffer that was freed, up to 32 MiB, and keeps twice as much at
-/// the end of each arena. There is an arena for each thread that allocated when others did. So a process that freed a model
-/// keeps many times its buffers, more or less by chance. Buffers of less than a MiB are not affected.
+/// glibc makes up to eight arenas for each CPU, and keeps free memory at the end of each. [`release_free_memory`] returns the
+/// end of the main arena only. So a server would grow until all arenas are as large as they can be. Here new threads share
+/// the arenas that exist. That costs no time: threads have caches of small buffers, and decoding allocates nothing.
+///
+/// glibc maps large buffers by themselves. It raises the limit of that to the size of the largest buffer that was freed, up to
+/// 32 MiB, and keeps twice as much at the end of an arena. Here both limits stay as they are.
 ///
 /// Elsewhere it does nothing.
-pub fn return_large_buffers() {
+pub fn limit_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         use std::ffi::c_int;
@@ -19,13 +27,15 @@ pub fn return_large_buffers() {
         /// Options of malloc.h.
         const M_TRIM_THRESHOLD: c_int = -1;
         const M_MMAP_THRESHOLD: c_int = -3;
+        const M_ARENA_MAX: c_int = -8;
         unsafe extern "C" {
             fn mallopt(option: c_int, value: c_int) -> c_int;
         }
         // SAFETY: the function of glibc, as malloc.h declares it. Other threads may allocate meanwhile: it takes their locks.
         unsafe {
+            mallopt(M_ARENA_MAX, 1);
             mallopt(M_MMAP_THRESHOLD, LARGE as c_int);
-            mallopt(M_TRIM_THRESHOLD, LARGE as c_int);
+            mallopt(M_TRIM_THRESHOLD, END as c_int);
         }
     }
 }

@@ -47,7 +47,7 @@ pub use attention::{Attention, attention};
 pub use backend::{CpuBackend, MAX_BATCH_ROWS, MAX_ROWS};
 pub use error::CpuError;
 pub use gyrus_kernels::{Activation, Precision, Span};
-pub use heap::{release_free_memory, return_large_buffers};
+pub use heap::{limit_heap, release_free_memory};
 pub use isa::Isa;
 pub use kv::{KvRow, KvStore, Strided};
 pub use matmul::matmul;

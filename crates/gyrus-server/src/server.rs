@@ -13,12 +13,15 @@ use tracing::{info, warn};
 use crate::config::{Config, SetupError};
 use crate::front::front;
 use crate::http;
-use crate::models::{Listed, Source};
+use crate::models::{IDLE_BEFORE_RELEASE, Listed, Source};
 use crate::routes::router;
 use crate::state::{Loading, State};
 
 /// Threads that prepare prompts and load models. More requests wait for one.
 const BLOCKING_THREADS: usize = 32;
+/// How long such a thread waits for work. The allocator caches buffers for each thread, and frees them when it ends: that is
+/// before an idle server returns free memory to the system.
+const BLOCKING_IDLE: Duration = IDLE_BEFORE_RELEASE.checked_div(2).unwrap();
 /// How long threads may take to close models, and to end what they prepare.
 const CLOSING: Duration = Duration::from_secs(5);
 
@@ -34,9 +37,12 @@ impl Server {
         let state = State::new(config, source)?;
         #[cfg(feature = "tls")]
         http::tls::acceptor(&state.config)?;
+        // A server runs for long, and its models come and go.
+        gyrus::limit_heap();
         let runtime = Builder::new_multi_thread()
             .worker_threads(state.config.threads)
             .max_blocking_threads(BLOCKING_THREADS)
+            .thread_keep_alive(BLOCKING_IDLE)
             .thread_name("gyrus-server")
             .enable_all()
             .build()
@@ -67,8 +73,6 @@ impl Server {
         let listed = self.state.models.source().list();
         self.unknown_models(&listed).iter().for_each(|problem| warn!("{problem}"));
         let Server { state, runtime } = self;
-        // A server runs for long, and its models come and go.
-        gyrus::return_large_buffers();
         let served = runtime.block_on(async {
             // Before anybody can ask whether the server is ready.
             preload.iter().for_each(|name| state.preload.set(name, Loading::Pending));

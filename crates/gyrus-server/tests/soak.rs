@@ -2,17 +2,20 @@
 
 mod common;
 
-use std::io::{BufReader, Read};
-use std::net::Shutdown;
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::client::{get, post, receive, receive_head, send};
-use common::{Running, TestSource, config, start_with};
+use common::client::{is_idle, post, receive, receive_head, send, wait_for};
+use common::heap::Counted;
+use common::{Running, TestSource, config, resident, start_with};
 use gyrus::{Event, Request, Sampler};
 use gyrus_server::Config;
 use gyrus_testkit::cases;
-use serde_json::{Value, json};
+use serde_json::json;
 
 const SEEDS: u64 = 16;
 const CLIENTS: usize = 12;
@@ -31,59 +34,195 @@ fn expected(model: &gyrus::Model, seed: u64) -> String {
     text
 }
 
-/// The time in which threads start, and the allocator's arenas become as large as they will be.
+fn texts(source: &TestSource) -> Vec<String> {
+    let model = source.model();
+    (0..SEEDS).map(|seed| expected(&model, seed)).collect()
+}
+
+fn start_server(source: TestSource) -> Running {
+    start_with(Config { parallel: 4, queue: 5, ..config() }, source)
+}
+
+/// Held by the test that runs: each of them takes the whole machine.
+static RUNS: Mutex<()> = Mutex::new(());
+
+/// `GYRUS_CASES=10000` is the long form.
+#[test]
+fn every_finished_answer_is_the_librarys() {
+    let _alone = RUNS.lock();
+    let Some(source) = TestSource::tales() else { return };
+    let texts = texts(&source);
+    requests(start_server(source).address, &texts, cases(240));
+}
+
+/// A server has as much memory in use after many requests as after a few.
+///
+/// `GYRUS_SOAK_SECONDS` goes on for so long, and holds resident memory too.
+#[test]
+fn requests_leave_no_memory_behind() {
+    let _alone = RUNS.lock();
+    let Some(source) = TestSource::tales() else { return };
+    let texts = texts(&source);
+    let mut server = Process::start();
+    let mut least = || (0..ROUNDS).map(|_| round(&mut server, &texts).live).min().unwrap();
+    // Threads start, and tables are filled.
+    least();
+    let (first, last) = (least(), least());
+    assert!(last <= first + SLACK, "from {first} to {last} bytes in use after {} requests", ROUNDS * ROUND);
+    if let Ok(seconds) = std::env::var("GYRUS_SOAK_SECONDS") {
+        soak(&mut server, &texts, Duration::from_secs(seconds.parse().unwrap()));
+    }
+}
+
+/// Requests of a round, after which memory is measured.
+const ROUND: usize = 120;
+
+/// Rounds of which the least is taken: connections may be closing when memory is measured.
+const ROUNDS: usize = 5;
+
+/// Bytes by which the memory in use may differ: another thread may have started, or a table may have grown.
+const SLACK: u64 = 16 << 10;
+
+/// The time in which the allocator's caches of threads are filled.
 const WARM_UP: Duration = Duration::from_secs(240);
+
+/// How long requests are sent before the server rests.
+const LOAD: Duration = Duration::from_secs(48);
+
+/// In this time an idle server ends its threads, and returns free memory to the system.
+const REST: Duration = Duration::from_secs(12);
 
 /// The most by which resident memory may grow over the rest of a soak.
 const MOST_GROWTH: f64 = 1.03;
 
-/// `GYRUS_CASES=10000` is the long form. `GYRUS_SOAK_SECONDS` repeats it for so long, and holds the resident memory of the last
-/// tenth of the time to that of the first tenth after a warm-up: the median of all rounds, each after its models were unloaded.
-#[test]
-fn every_finished_answer_is_the_librarys() {
-    let Some(source) = TestSource::tales() else { return };
-    let model = source.model();
-    let texts: Vec<String> = (0..SEEDS).map(|seed| expected(&model, seed)).collect();
-    drop(model);
-    let server = start_with(Config { parallel: 4, queue: 5, ..config() }, source);
-    requests(&server, &texts, cases(240));
-    let Some(soak) = std::env::var("GYRUS_SOAK_SECONDS").ok().map(|seconds| seconds.parse().unwrap()) else {
-        return;
-    };
-    let (started, soak) = (Instant::now(), Duration::from_secs(soak));
-    let mut resident: Vec<(Duration, u64)> = Vec::new();
-    while started.elapsed() < soak {
-        requests(&server, &texts, cases(240));
-        // How much of a cache was touched depends on when its model was loaded.
-        for model in ["tales", "second"] {
-            let unloaded = post(server.address, "/v1/models/unload", &json!({ "model": model }));
-            assert_eq!(unloaded.status, 200, "{}", unloaded.text());
-        }
-        let (at, bytes) = (started.elapsed(), resident_bytes());
-        resident.push((at, bytes));
-        println!("{:.0} s, round {}: {bytes} bytes resident", at.as_secs_f64(), resident.len());
+/// Sends requests, and returns the memory after the models were unloaded: how much of a cache was touched depends on when its
+/// model was loaded.
+fn round(server: &mut Process, texts: &[String]) -> Memory {
+    requests(server.address, texts, ROUND);
+    for model in ["tales", "second"] {
+        let unloaded = post(server.address, "/v1/models/unload", &json!({ "model": model }));
+        assert_eq!(unloaded.status, 200, "{}", unloaded.text());
     }
-    let median = |from: Duration, to: Duration| {
-        let mut within: Vec<u64> =
-            resident.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, bytes)| *bytes).collect();
-        within.sort_unstable();
-        *within.get(within.len() / 2).expect("a round takes less than a tenth of the soak")
-    };
-    let warm = WARM_UP.min(soak / 2);
-    let (first, last) = (median(warm, warm + soak / 10), median(soak * 9 / 10, Duration::MAX));
-    println!("{} requests, {first} bytes resident at first, {last} at last", resident.len() * cases(240));
+    server.memory()
+}
+
+/// Holds the memory at the last tenth of all rests to that at the first tenth after the warm-up: the median of at least three.
+fn soak(server: &mut Process, texts: &[String], time: Duration) {
+    let (started, mut sent) = (Instant::now(), 0);
+    let mut rested: Vec<Memory> = Vec::new();
+    while started.elapsed() < time {
+        let begun = Instant::now();
+        let mut busy: Vec<u64> = Vec::new();
+        while begun.elapsed() < LOAD {
+            busy.push(round(server, texts).resident);
+        }
+        sent += busy.len() * ROUND;
+        std::thread::sleep(REST);
+        let (at, Memory { live, resident }) = (started.elapsed(), server.memory());
+        println!(
+            "{:.0} s, {sent} requests: {} bytes resident between rounds; {resident} resident and {live} in use at rest",
+            at.as_secs_f64(),
+            median(busy)
+        );
+        if at > WARM_UP.min(time / 4) {
+            rested.push(Memory { live, resident });
+        }
+    }
+    let span = rested.len().div_ceil(10).max(3);
+    assert!(rested.len() >= 2 * span, "a soak of at least ten minutes has enough rests");
+    let (first, last) = (&rested[..span], &rested[rested.len() - span..]);
+    let [first_live, last_live] =
+        [first, last].map(|rests| median(rests.iter().map(|rest| rest.live).collect()));
+    let [first, last] = [first, last].map(|rests| median(rests.iter().map(|rest| rest.resident).collect()));
+    println!(
+        "{first} bytes resident at first, {last} at last; {first_live} in use at first, {last_live} at last"
+    );
+    assert!(last_live <= first_live + SLACK, "from {first_live} to {last_live} bytes in use");
     assert!(last as f64 <= MOST_GROWTH * first as f64, "from {first} to {last} bytes resident");
 }
 
-/// The memory of this process that is resident.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("a soak runs on Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+fn median(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values[values.len() / 2]
+}
+
+#[global_allocator]
+static HEAP: Counted = Counted::new();
+
+/// Bytes of memory of a server.
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    /// Allocated and not freed.
+    live: u64,
+    /// 0 where it is not known.
+    resident: u64,
+}
+
+/// A server in a process of its own: this binary again, with [`server_of_a_process`] as its only test. So the memory of the
+/// clients is not measured.
+struct Process {
+    address: SocketAddr,
+    child: Child,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+/// Set for the process of a server.
+const SERVES: &str = "GYRUS_SOAK_SERVES";
+
+/// What precedes an answer of the process, since the test harness prints too.
+const ANSWER: &str = "answer of the server: ";
+
+/// Prints the address of a server, and then its memory for each line of the input. It ends with the input.
+#[test]
+fn server_of_a_process() {
+    if std::env::var_os(SERVES).is_none() {
+        return;
+    }
+    let server = start_server(TestSource::tales().unwrap());
+    println!("{ANSWER}{}", server.address);
+    for _ in std::io::stdin().lines() {
+        println!("{ANSWER}{} {}", HEAP.live(), resident().unwrap_or(0));
+    }
+}
+
+impl Process {
+    fn start() -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "server_of_a_process", "--nocapture"])
+            .env(SERVES, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = answer(&mut output).parse().unwrap();
+        Process { address, child, output }
+    }
+
+    fn memory(&mut self) -> Memory {
+        writeln!(self.child.stdin.as_mut().unwrap()).unwrap();
+        let line = answer(&mut self.output);
+        let (live, resident) = line.split_once(' ').unwrap();
+        Memory { live: live.parse().unwrap(), resident: resident.parse().unwrap() }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// The next answer of the process of a server.
+fn answer(output: &mut Lines<BufReader<ChildStdout>>) -> String {
+    let answer =
+        output.find_map(|line| line.unwrap().split_once(ANSWER).map(|(_, answer)| answer.to_owned()));
+    answer.expect("the server runs")
 }
 
 /// Sends so many requests, and waits until everything has returned to the start.
-fn requests(server: &Running, texts: &[String], all: usize) {
+fn requests(address: SocketAddr, texts: &[String], all: usize) {
     let (next, finished, full, cut) =
         (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let client = || {
@@ -98,10 +237,10 @@ fn requests(server: &Running, texts: &[String], all: usize) {
             let body = json!({ "model": model, "prompt": format!("Once upon a time {seed}"), "max_tokens": 24,
                 "temperature": 0.9, "seed": seed, "stream": stream });
             if number % 40 == 39 {
-                let unloaded = post(server.address, "/v1/models/unload", &json!({ "model": model }));
+                let unloaded = post(address, "/v1/models/unload", &json!({ "model": model }));
                 assert_eq!(unloaded.status, 200, "{}", unloaded.text());
             }
-            let ask = || send(server.address, "POST", "/v1/completions", &[], body.to_string().as_bytes());
+            let ask = || send(address, "POST", "/v1/completions", &[], body.to_string().as_bytes());
             if number % 3 == 0 {
                 // Leaves: at once, or in the middle of its answer.
                 let connection = ask();
@@ -142,18 +281,5 @@ fn requests(server: &Running, texts: &[String], all: usize) {
     let [finished, full, cut] = [&finished, &full, &cut].map(|count| count.load(Ordering::Relaxed));
     assert!(finished + cut == all && full > 0, "{finished} finished, {cut} cut off, {full} refused");
     // Everything returns to the start.
-    let started = Instant::now();
-    loop {
-        let now = get(server.address, "/v1/metrics").json();
-        let idle = |model: &Value| {
-            ["running", "waiting", "kv_blocks_used"]
-                .iter()
-                .all(|name| model.get(name).is_none_or(|n| *n == 0))
-        };
-        if now["in_flight"] == 0 && now["models"].as_object().unwrap().values().all(idle) {
-            break;
-        }
-        assert!(started.elapsed() < Duration::from_secs(30), "{now}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for(address, is_idle);
 }

@@ -93,7 +93,7 @@ pub use embedding::{
 pub use error::Error;
 pub use event::{Event, StopReason, Usage};
 pub use generation::Generation;
-pub use gyrus_cpu::{release_free_memory, return_large_buffers};
+pub use gyrus_cpu::{limit_heap, release_free_memory};
 pub use gyrus_formats::Access;
 /// The most sequences that a model computes at once, on every device.
 pub use gyrus_kernels::MAX_SLOTS as MAX_SEQUENCES;

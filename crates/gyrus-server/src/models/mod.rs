@@ -10,6 +10,6 @@ mod source;
 pub(crate) use entry::StateName;
 pub(crate) use lease::Lease;
 pub(crate) use pulls::PullStep;
-pub(crate) use registry::Registry;
+pub(crate) use registry::{IDLE_BEFORE_RELEASE, Registry};
 pub use served::{Purpose, Served};
 pub use source::{Details, Listed, Pulled, Source, SourceError};

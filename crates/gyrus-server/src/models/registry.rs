@@ -19,7 +19,7 @@ use crate::names::nearest;
 const IDLE_TICK: Duration = Duration::from_millis(500);
 
 /// How long no model was in use when freed memory is returned to the system.
-const IDLE_BEFORE_RELEASE: Duration = Duration::from_secs(10);
+pub(crate) const IDLE_BEFORE_RELEASE: Duration = Duration::from_secs(10);
 
 /// How long the source's list is used.
 const LIST_TIME: Duration = Duration::from_secs(1);
