@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Compares `gyrus transcribe` with whisper.cpp and faster-whisper: word errors and time, in one run.
 
-compare.py GYRUS WHISPER_CLI MODEL.bin [--ctranslate2 DIR] [-t THREADS] [-r ROUNDS]
+compare.py GYRUS WHISPER_CLI MODEL.bin [--ctranslate2 DIR] [-t THREADS] [-r ROUNDS] [--exact] [--speech TEXT:VOICE ...]
 
 WHISPER_CLI is what `bench/whisper-cpp` prints, MODEL.bin a GGML file. The speech is text.txt in this folder, spoken by
 `flite -voice slt` (ten minutes), and the LibriVox recordings of Debian's package pocketsphinx-testdata. All programs decode
 greedily at temperature 0 without fallback; each is timed as a whole command and alternates with the others.
 DIR is the same model in CTranslate2's form (`ctranslate2_model.py MODEL.bin DIR`): faster-whisper is timed after it has loaded
-it.
+it. `--speech` replaces the speech by these texts (`texts.py` writes some), each spoken by a voice of flite, and prints the mean
+of their word errors; `--exact` adds Gyrus in `exact`.
 """
 import argparse
 import glob
@@ -27,6 +28,8 @@ parser.add_argument("model")
 parser.add_argument("--ctranslate2")
 parser.add_argument("-t", "--threads", type=int, default=2)
 parser.add_argument("-r", "--rounds", type=int, default=3)
+parser.add_argument("--exact", action="store_true")
+parser.add_argument("--speech", nargs="+", default=[os.path.join(here, "text.txt") + ":slt"], metavar="TEXT:VOICE")
 parser.add_argument("--librivox", default="/usr/share/pocketsphinx/test/data/librivox")
 arguments = parser.parse_args()
 threads = arguments.threads
@@ -57,8 +60,8 @@ def command(*parts):
     return done.stdout, took
 
 
-def gyrus(model, previous):
-    flags = [] if previous else ["--no-previous-text"]
+def gyrus(model, previous, precision="fast"):
+    flags = ["--precision", precision] + ([] if previous else ["--no-previous-text"])
     return lambda file: command(arguments.gyrus, "transcribe", file, "--model", model, "-l", "en", "--device", "cpu",
                                 "--threads", threads, "--no-fallback", "--non-speech", "-q", *flags)
 
@@ -78,6 +81,8 @@ programs = {}
 for previous in (True, False):
     name = "with" if previous else "without"
     programs[f"gyrus, {name} previous text"] = gyrus(arguments.model, previous)
+    if arguments.exact:
+        programs[f"gyrus exact, {name} previous text"] = gyrus(arguments.model, previous, "exact")
     programs[f"whisper.cpp, {name} previous text"] = whisper_cpp(arguments.model, previous)
 if arguments.ctranslate2:
     from faster_whisper import WhisperModel
@@ -92,21 +97,30 @@ if arguments.ctranslate2:
 
     programs["faster-whisper int8, with previous text"] = faster
 
-with tempfile.TemporaryDirectory() as folder:
-    speech = os.path.join(folder, "speech.wav")
-    command("flite", "-voice", "slt", "-f", os.path.join(here, "text.txt"), "-o", speech)
-    with open(os.path.join(here, "text.txt"), encoding="utf-8") as file:
+rates = {name: [] for name in programs}
+for spoken in arguments.speech:
+    source, voice = spoken.rsplit(":", 1)
+    with open(source, encoding="utf-8") as file:
         expected = words(file.read())
-    times, rates = {name: [] for name in programs}, {}
-    for _ in range(arguments.rounds):
-        for name, run in programs.items():
-            text, took = run(speech)
-            times[name].append(took)
-            rates[name] = errors(expected, words(plain(text))) / len(expected)
-    print(f"{len(expected)} words by flite, {threads} threads, medians of {arguments.rounds}")
+    times = {name: [] for name in programs}
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        speech = os.path.join(folder, "speech.wav")
+        command("flite", "-voice", voice, "-f", source, "-o", speech)
+        for _ in range(arguments.rounds):
+            for name, run in programs.items():
+                found[name], took = run(speech)
+                times[name].append(took)
+    print(f"{os.path.basename(source)}, {len(expected)} words by flite's {voice}, {threads} threads, "
+          f"medians of {arguments.rounds}")
     for name in programs:
+        rates[name].append(errors(expected, words(plain(found[name]))) / len(expected))
         samples = " ".join(f"{took:.1f}" for took in times[name])
-        print(f"{name:42} {statistics.median(times[name]):7.1f} s ({samples})   word errors {100 * rates[name]:5.2f} %")
+        print(f"{name:42} {statistics.median(times[name]):7.1f} s ({samples})   word errors {100 * rates[name][-1]:5.2f} %")
+if len(arguments.speech) > 1:
+    print(f"mean of {len(arguments.speech)} recordings")
+    for name in programs:
+        print(f"{name:42} word errors {100 * statistics.mean(rates[name]):5.2f} %")
 
 recordings = sorted(glob.glob(os.path.join(arguments.librivox, "*.wav")))
 if recordings:
