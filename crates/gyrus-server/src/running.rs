@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use gyrus::{Answer, Event, Model, StopReason, Usage};
+use gyrus::{Answer, Event, Model, Speculation, StopReason, Usage};
 use tracing::info;
 
 use crate::failure::{Failure, Kind};
@@ -23,6 +23,8 @@ pub(crate) struct Running {
     answer: Answer,
     meter: Meter,
     lease: Lease,
+    #[allow(dead_code, reason = "the draft model is given back when it is dropped")]
+    draft: Option<Lease>,
     /// Ready when the server ends running requests.
     ending: Pin<Box<dyn Future<Output = ()> + Send>>,
     #[allow(dead_code, reason = "places are given back when they are dropped")]
@@ -48,6 +50,10 @@ pub(crate) async fn start_all(
 ) -> Result<Vec<Running>, Failure> {
     let Some(first) = all.first() else { return Ok(Vec::new()) };
     let listed = state.find(caller, &first.model).await?;
+    let draft = match &first.draft_model {
+        Some(name) => Some(find_draft(state, caller, name, &listed).await?),
+        None => None,
+    };
     if let Some(key) = &caller.key {
         key.check_priority(first.priority)?;
     }
@@ -61,36 +67,65 @@ pub(crate) async fn start_all(
                 log_prompt(&caller.id, &wanted.prompt);
             }
             let places = Arc::clone(&places);
-            running.push(prepare(state, caller, wanted, &listed, places, deadline).await?);
+            running.push(prepare(state, caller, wanted, (&listed, draft.as_ref()), places, deadline).await?);
         }
         Ok::<_, Failure>(running)
     };
     state.within(deadline, prepared).await
 }
 
-/// Loads the model if needed, and prepares the prompt.
+/// The smaller model that guesses for a model.
+async fn find_draft(
+    state: &Arc<State>,
+    caller: &Arc<Caller>,
+    name: &str,
+    listed: &Listed,
+) -> Result<Listed, Failure> {
+    let draft = state.find(caller, name).await.map_err(of_draft)?;
+    if draft.name == listed.name {
+        return Err(Failure::field("draft_model", "it is the model that answers; a smaller one is needed"));
+    }
+    Ok(draft)
+}
+
+/// A failure of the draft model.
+fn of_draft(failure: Failure) -> Failure {
+    Failure { param: Some("draft_model".to_owned()), ..failure }
+}
+
+/// Loads the model if needed, and prepares the prompt. `listed`: the model, and the smaller one that guesses.
 async fn prepare(
     state: &Arc<State>,
     caller: &Arc<Caller>,
     mut wanted: Wanted,
-    listed: &Listed,
+    (listed, draft): (&Listed, Option<&Listed>),
     places: Arc<Places>,
     deadline: Instant,
 ) -> Result<Running, Failure> {
     let started = Instant::now();
-    let lease = state.models.lease(listed).await?.keep_alive(state.kept(wanted.keep_alive));
+    let kept = state.kept(wanted.keep_alive);
+    let lease = state.models.lease(listed).await?.keep_alive(kept);
+    let draft = match draft {
+        Some(draft) => Some(state.models.lease(draft).await.map_err(of_draft)?.keep_alive(kept)),
+        None => None,
+    };
     let longest = state.config.max_tokens;
     let (of_thread, config_state) = (Arc::clone(caller), Arc::clone(state));
     let prepare = move || -> Result<Running, Failure> {
         // What is left when the generation begins.
         wanted.time_limit = Some(deadline.saturating_duration_since(Instant::now()));
         let request = wanted.request(lease.model(), longest)?;
-        let request = request.client(of_thread.client()).tenant(of_thread.tenant());
+        let (client, tenant) = (of_thread.client(), of_thread.tenant());
+        let mut request = request.client(client).tenant(tenant);
+        if let Some(draft) = &draft {
+            let guessing = Speculation::model_for(lease.model(), draft.model().clone(), client, tenant);
+            request = request.speculation(guessing.map_err(|error| of_draft(error.into()))?);
+        }
         let answer = lease.model().answer(request)?;
         let of_end = Arc::clone(&config_state);
         let ending = Box::pin(async move { of_end.ending().await });
         let meter = Meter::new(config_state, of_thread, lease.name(), started);
-        Ok(Running { answer, meter, lease, ending, places })
+        Ok(Running { answer, meter, lease, draft, ending, places })
     };
     // If nobody waits any more, the thread's result is dropped, and with it the generation.
     let prepared = tokio::task::spawn_blocking(prepare).await;

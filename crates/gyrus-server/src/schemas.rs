@@ -38,6 +38,7 @@ const GENERATION: &[Field] = &[
     ("priority", INTEGER),
     ("keep_alive", TIME),
     ("speculate", BOOLEAN),
+    ("draft_model", STRING),
     ("parse_special", BOOLEAN),
 ];
 

@@ -39,6 +39,8 @@ pub(crate) struct Wanted {
     pub(crate) keep_alive: Option<KeepAlive>,
     /// Whether tokens are guessed and verified several at once. The answer is the same.
     pub(crate) speculate: bool,
+    /// The name of a smaller model that guesses, too.
+    pub(crate) draft_model: Option<String>,
     /// Texts that DRY's repetitions do not reach over.
     pub(crate) dry_breakers: Option<Vec<String>>,
     /// Stops the engine when it is set.
@@ -89,6 +91,7 @@ impl Wanted {
             priority: 0,
             keep_alive: None,
             speculate: false,
+            draft_model: None,
             dry_breakers: None,
             cancel: None,
         }
@@ -123,6 +126,7 @@ impl Wanted {
                 Some(KeepAlive::from_json(&value).map_err(|why| fields.wrong("keep_alive", why))?);
         }
         self.speculate = fields.boolean("speculate")?.unwrap_or(false);
+        self.draft_model = fields.string("draft_model")?.filter(|name| !name.is_empty());
         self.dry_breakers = fields.strings("dry_sequence_breakers", MOST_BREAKERS)?;
         // The cache of prefixes is shared by all requests of a key; there is nothing to switch per request.
         fields.ignore(&["cache_prompt", "id_slot", "n_keep", "slot_id", "n_probs_sum"]);

@@ -479,3 +479,51 @@ fn speculation_changes_no_token_and_breakers_reach_the_sampler() {
     let wrong = json!({ "messages": [{ "role": "user", "content": "x" }], "dry_multiplier": 1.0, "dry_sequence_breakers": [""] });
     assert_eq!(post(server.address, "/v1/chat/completions", &wrong).status, 400);
 }
+
+#[test]
+fn a_draft_model_is_loaded_and_changes_no_token() {
+    let Some(source) = TestSource::tales() else { return };
+    let server = start_with(config(), source);
+    let ask = |more: Value| {
+        let mut body = json!({ "model": "tales", "messages": [{ "role": "user", "content": "Tell me of a fox." }], "max_tokens": 120,
+            "temperature": 0 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        post(server.address, "/v1/chat/completions", &body)
+    };
+    let text = |whole: &Value| whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    // How many of its guesses are in time depends on the machine.
+    let loaded = |model: &str| {
+        let metrics = get(server.address, "/v1/metrics").json();
+        metrics["models"][model]["memory_bytes"].as_u64().unwrap_or(0)
+    };
+    let plain = ask(json!({})).json();
+    assert_eq!(loaded("second"), 0);
+    for sampled in [json!({ "temperature": 0 }), json!({ "temperature": 0.8, "seed": 3 })] {
+        let mut fields = sampled.clone();
+        let plain = ask(sampled).json();
+        fields["draft_model"] = "second".into();
+        let drafted = ask(fields).json();
+        assert_eq!(text(&drafted), text(&plain));
+        assert!(loaded("second") > 0);
+    }
+    // An empty name is none.
+    assert_eq!(text(&ask(json!({ "draft_model": "" })).json()), text(&plain));
+    for (name, status, part) in
+        [("secnd", 404, "near are second"), ("tales", 400, "it is the model that answers")]
+    {
+        let refused = ask(json!({ "draft_model": name }));
+        let whole = refused.json();
+        assert_eq!(
+            (refused.status, whole["error"]["param"].as_str()),
+            (status, Some("draft_model")),
+            "{whole}"
+        );
+        assert!(whole["error"]["message"].as_str().unwrap().contains(part), "{whole}");
+    }
+    assert_eq!(ask(json!({ "draft_model": 3 })).status, 400);
+    // Both models are given back.
+    for model in ["second", "tales"] {
+        let unloaded = post(server.address, "/v1/models/unload", &json!({ "model": model }));
+        assert_eq!(unloaded.status, 200, "{}", unloaded.text());
+    }
+}

@@ -27,6 +27,13 @@ pub(super) struct DraftModel {
     tokens: Option<Sender<u32>>,
 }
 
+/// For whom a draft model guesses.
+#[derive(Debug, Clone)]
+pub(super) struct Asker {
+    pub(super) client: Arc<str>,
+    pub(super) tenant: Arc<str>,
+}
+
 /// What the thread and the drafter share.
 #[derive(Debug, Default)]
 struct Ahead {
@@ -77,10 +84,10 @@ pub(super) fn check_vocabularies(model: &Model, draft: &Model) -> Result<(), Err
 
 impl DraftModel {
     /// A drafter of a sequence that has these tokens. Without a thread it is a look-up.
-    pub(super) fn new(draft: Model, tokens: &[u32]) -> DraftModel {
+    pub(super) fn new(draft: Model, tokens: &[u32], asker: Asker) -> DraftModel {
         let shared = Arc::new(Mutex::new(Ahead { known: tokens.len(), ..Ahead::default() }));
         let (sender, receiver) = mpsc::channel();
-        let worker = Worker { text: tokens.to_vec(), receiver, shared: Arc::clone(&shared) };
+        let worker = Worker { text: tokens.to_vec(), receiver, shared: Arc::clone(&shared), asker };
         let thread = std::thread::Builder::new().name("gyrus-draft".to_owned());
         let spawned = thread.spawn(move || worker.run(draft.session()));
         DraftModel { lookup: Lookup::new(tokens), shared, tokens: spawned.is_ok().then_some(sender) }
@@ -118,6 +125,7 @@ struct Worker {
     text: Vec<u32>,
     receiver: Receiver<u32>,
     shared: Arc<Mutex<Ahead>>,
+    asker: Asker,
 }
 
 impl Worker {
@@ -162,8 +170,9 @@ impl Worker {
 
     /// Guesses the tokens that follow those of a session, until the text goes another way.
     fn guess(&mut self, session: &mut Session, wanted: usize, turns: u64) -> Result<(), Error> {
+        let Asker { client, tenant } = &self.asker;
         let request = Request::new(Prompt::Continue).max_tokens(wanted).ignore_end(true);
-        let mut generation = session.generate(request)?;
+        let mut generation = session.generate(request.client(client).tenant(tenant))?;
         while let Some(event) = generation.next()? {
             let Event::Token { id, .. } = event else { continue };
             let mut shared = lock(&self.shared);

@@ -8,7 +8,7 @@ mod policy;
 use std::fmt;
 use std::sync::Arc;
 
-use self::draft_model::DraftModel;
+use self::draft_model::{Asker, DraftModel};
 use crate::Error;
 use crate::model::Model;
 
@@ -33,8 +33,17 @@ impl Speculation {
     /// Guesses by a smaller model where a look-up has none. It runs on a thread of its own, beside the model. Both must
     /// have the same vocabulary.
     pub fn model(model: &Model, draft: Model) -> Result<Speculation, Error> {
+        Speculation::model_for(model, draft, "", "")
+    }
+
+    /// The same for a client and a tenant, whose guesses share the smaller model and its cached prefixes with others as requests
+    /// do ([`Request::client`](crate::Request::client), [`Request::tenant`](crate::Request::tenant)).
+    pub fn model_for(model: &Model, draft: Model, client: &str, tenant: &str) -> Result<Speculation, Error> {
         draft_model::check_vocabularies(model, &draft)?;
-        let new = move |tokens: &[u32]| Box::new(DraftModel::new(draft.clone(), tokens)) as Box<dyn Drafter>;
+        let asker = Asker { client: client.into(), tenant: tenant.into() };
+        let new = move |tokens: &[u32]| {
+            Box::new(DraftModel::new(draft.clone(), tokens, asker.clone())) as Box<dyn Drafter>
+        };
         Ok(Speculation::Custom(Arc::new(new)))
     }
 
