@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::client::{is_idle, post, receive, receive_head, send, wait_for};
-use common::heap::Counted;
 use common::{Running, TestSource, config, resident, start_with};
 use gyrus::{Event, Request, Sampler};
 use gyrus_server::Config;
-use gyrus_testkit::cases;
+use gyrus_testkit::{Counting, cases};
 use serde_json::json;
 
 const SEEDS: u64 = 16;
@@ -147,7 +146,7 @@ fn median(mut values: Vec<u64>) -> u64 {
 }
 
 #[global_allocator]
-static HEAP: Counted = Counted::new();
+static HEAP: Counting = Counting::new();
 
 /// Bytes of memory of a server.
 #[derive(Debug, Clone, Copy)]

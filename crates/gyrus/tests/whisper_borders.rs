@@ -6,6 +6,7 @@
 use gyrus::Transcriber;
 use gyrus::audio::{Limits, SAMPLE_RATE, Waveform};
 use gyrus::speech::{SpeechOptions, SpeechRequest};
+use gyrus_testkit::Rng;
 
 /// Where the sentence is in the recording, in seconds.
 const SPOKEN: (f64, f64) = (0.25, 10.7);
@@ -13,28 +14,18 @@ const SENTENCES: usize = 8;
 /// The shortest and the longest pause before a sentence, in seconds.
 const PAUSES: [(f64, f64); 4] = [(0.3, 0.8), (0.5, 3.0), (1.0, 8.0), (0.2, 12.0)];
 
-/// Numbers from 0 to 1.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
 fn samples(seconds: f64) -> usize {
     (seconds * f64::from(SAMPLE_RATE)) as usize
 }
 
 /// Sentences after pauses of faint noise.
 fn recording(speech: &[f32], case: usize) -> Waveform {
-    let mut numbers = Numbers(case as u64 + 1);
+    let mut numbers = Rng::new(case as u64 + 1);
     let (least, most) = PAUSES[case % PAUSES.len()];
     let mut all = Vec::new();
     for _ in 0..SENTENCES {
-        let pause = least + (most - least) * numbers.next();
-        all.extend((0..samples(pause)).map(|_| 0.001 * (numbers.next() as f32 - 0.5)));
+        let pause = least + (most - least) * numbers.uniform();
+        all.extend((0..samples(pause)).map(|_| 0.001 * (numbers.uniform() as f32 - 0.5)));
         all.extend_from_slice(&speech[samples(SPOKEN.0)..samples(SPOKEN.1)]);
     }
     Waveform::from_samples(&all, SAMPLE_RATE).unwrap()
@@ -81,9 +72,9 @@ fn silence_and_noise_have_no_text_with_voice_activity() {
     let transcriber = Transcriber::open(&model, &SpeechOptions::default()).unwrap();
     let request = SpeechRequest { voice_activity: true, ..SpeechRequest::default() };
     for amplitude in [0.0, 1e-4, 0.01, 0.5] {
-        let mut numbers = Numbers(7);
+        let mut numbers = Rng::new(7);
         let noise: Vec<f32> =
-            (0..samples(70.0)).map(|_| amplitude * (2.0 * numbers.next() as f32 - 1.0)).collect();
+            (0..samples(70.0)).map(|_| amplitude * (2.0 * numbers.uniform() as f32 - 1.0)).collect();
         let audio = Waveform::from_samples(&noise, SAMPLE_RATE).unwrap();
         let found = transcriber.transcribe(&audio, &request).unwrap();
         assert!(found.segments.is_empty(), "noise of {amplitude}: {}", found.text());

@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 pub(crate) mod client;
-pub(crate) mod heap;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
