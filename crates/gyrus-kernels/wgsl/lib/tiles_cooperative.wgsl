@@ -2,8 +2,7 @@
 // each with MATRIX_ROWS × MATRIX_COLUMNS accumulator fragments of MATRIX × MATRIX. Each fragment is a variable of its
 // own: compilers do not reliably keep an array of fragments in registers.
 //
-// The loads of the next step are in flight in registers while a step is multiplied. SLICES fragments along k are a step; the
-// loop over them is unrolled, so that their loads overlap.
+// The loads of the next step are in flight in registers while a step is multiplied. SLICES fragments along k are a step.
 
 #if MATRIX == 16
 #define FRAGMENT_A coop_mat16x16<f16, A>
